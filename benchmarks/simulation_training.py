@@ -68,7 +68,7 @@ class System:
         labels: Path,
         arguments: argparse.Namespace,
     ) -> None:
-        system = recipe.networks[name]
+        system = recipe.networks[name].options
         assert isinstance(system, CeSystemOptions)
         live = system.data.on_the_fly.replace(threads=arguments.workers)
         options = system.data.replace(on_the_fly=live, partition_epoch=arguments.parts)
@@ -151,7 +151,7 @@ def main() -> None:
     recipe = Recipe.from_config({**config, "corpora": arguments.corpora})
     with tempfile.TemporaryDirectory() as folder:
         labels = Path(folder, "labels")
-        data = recipe.networks[arguments.systems[0]].data
+        data = recipe.networks[arguments.systems[0]].options.data
         assert isinstance(data, DataOptions)
         make_up_labels(arguments.frames, data, labels)
         systems = {

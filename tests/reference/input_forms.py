@@ -201,9 +201,9 @@ def outcome(digits):
         seed=1,
         threads=1,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        vocabulary=recipe.lexicon(""),
+        vocabulary=recipe.language.lexicon,
     )
-    make_lang(recipe.lexicon(""), out / "lang", options=recipe.options.lang)
+    make_lang(recipe.language.lexicon, out / "lang", options=recipe.options.lang)
     cuts = out / "corpus/cuts.jsonl.gz"
     arpa, grammar = out / "lm.arpa", out / "G.fst"
     options = recipe.language.models["lm"].options

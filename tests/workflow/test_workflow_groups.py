@@ -12,10 +12,11 @@ def test_groups_of_the_profile_fit_a_partition_of_two_hours(repository):
     profile = yaml.safe_load((repository / "profiles/slurm/profile.yaml").read_text())
     minutes = {}
     for path in (repository / "workflow/rules").glob("*.smk"):
-        for rule in re.split(r"(?m)^ *rule ", path.read_text())[1:]:
-            name, _, body = rule.partition(":")
+        for rule in re.split(r"(?m)^ *(?:use )?rule ", path.read_text())[1:]:
+            head, _, body = rule.partition(":")
+            base, _, name = head.removesuffix(" with").rpartition(" as ")
             asked = re.search(r"runtime=growing\((\d+)\)", body)
-            minutes[name] = int(asked[1]) if asked else None
+            minutes[name] = int(asked[1]) if asked else minutes.get(base)
     groups = profile["groups"]
     for group in set(groups.values()):
         rules = [rule for rule, name in groups.items() if name == group]

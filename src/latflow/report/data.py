@@ -188,8 +188,8 @@ def packages_section(results: Results) -> Section | None:
                 "folder": folder.relative_to(results.folder).as_posix(),
                 "streams": told.why_not_streaming or "yes",
                 "sample rate": f"{told.sample_rate}",
-                "LMWT": f"{told.lmwt:g}",
-                "WIP": f"{told.wip:g}",
+                "LMWT": "" if told.lmwt is None else f"{told.lmwt:g}",
+                "WIP": "" if told.wip is None else f"{told.wip:g}",
                 "MB": f"{size / 1e6:.1f}",
                 "confidences": _calibration(results, system, told),
             }

@@ -214,11 +214,11 @@ class PackageRescoring(_Fields):
 
 
 class Package(_Fields):
-    """`package/<system>/package.json`."""
+    """`package/<system>/package.json`; of one that only aligns, without scales."""
 
     sample_rate: int
-    lmwt: float
-    wip: float
+    lmwt: float | None
+    wip: float | None
     why_not_streaming: str | None
     rescoring: PackageRescoring | None = None
     confidences: tuple[tuple[float, float], ...] = ()

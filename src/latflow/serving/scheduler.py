@@ -289,9 +289,8 @@ class Scheduler:
         """Begin a session.
 
         Raises:
-            OverloadedError: there are as many as are allowed.
+            OverloadedError: there are as many as are allowed, or no memory.
             UserError: the model cannot do what the options ask for.
-            MemoryError: there is none for it.
         """
         with self._lock:
             self.check_room()
@@ -299,9 +298,11 @@ class Scheduler:
         try:  # others do not wait for it
             with self.memory.taking(_STEP_BYTES):
                 session = LiveSession(self, Session(self.model, options, name))
-        except BaseException:
+        except BaseException as error:
             with self._lock:
                 self._opening -= 1
+            if isinstance(error, MemoryError):
+                raise OverloadedError(_NO_MEMORY, remedy="try again later") from None
             raise
         with self._lock:
             self._opening -= 1
@@ -313,7 +314,7 @@ class Scheduler:
         """Refuse another session, before what it is for is taken.
 
         Raises:
-            OverloadedError: there are as many as are allowed.
+            OverloadedError: there are as many as are allowed, or no memory.
         """
         if len(self._sessions) + self._opening >= self._max_sessions:
             raise OverloadedError(

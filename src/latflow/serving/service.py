@@ -221,9 +221,6 @@ class Service:
             return (scheduler or self.scheduler).open(options, name)
         except UserError as error:
             raise refusal_of(error, "options") from None
-        except MemoryError:
-            text = "there is no memory for another session; try again later"
-            raise RefusedError(text, "sessions") from None
 
     def admit(self) -> None:
         """Refuse what needs a session, where none can be had."""

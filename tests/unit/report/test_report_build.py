@@ -1,15 +1,24 @@
 import gzip
 import html.parser
 import json
+import math
 import re
 import shutil
 
 import pytest
-from reference.made_up_results import made_up_recipe, write_experiment
+from reference.made_up_results import made_up_recipe, write_experiment, write_json
 
 from latflow.errors import UserError
 from latflow.report.build import make_report
+from latflow.report.costs import speed_section
 from latflow.report.inputs import Results
+from latflow.report.scores import (
+    errors_section,
+    lattices_section,
+    rates_section,
+    scales_section,
+)
+from latflow.report.training import alignment_section, training_section
 from latflow.scoring.results import read_table
 from latflow.workflow.recipe import Recipe
 
@@ -266,3 +275,59 @@ def test_missing_folder_is_refused(tmp_path, config):
             config=config,
         )
     assert not (tmp_path / "report.html").exists()
+
+
+def read_all(folder, config):
+    """Make the sections that read the files below."""
+    results = Results(folder, Recipe(config))
+    for section in (
+        *(lattices_section, alignment_section, scales_section, speed_section),
+        *(rates_section, errors_section, training_section),
+    ):
+        section(results)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("score/mono/test/lattices.json", "depth", "many"),
+        ("score/mono/test/lattices.json", "depth_percentiles", [1, 2]),
+        ("score/mono/test/lattices.json", "best_wer", math.nan),
+        ("score/mono/test/wer.json", "confidence_interval", None),
+        ("decode/mono/test/decode.json", "audio_seconds", {}),
+        ("decode/mono/test/decode.json", "real_time_factor_per_core", 3),
+        ("tune/mono/scales.json", "lmwt", "12"),
+        ("tune/mono/scales.json", "at_edge", ["lmwt", "beam"]),
+        ("align/tri1/train/statistics.json", "phones", ["AH"]),
+        ("align/tri1/train/statistics.json", "frame_shift", True),
+    ],
+)
+def test_a_wrong_value_is_told_in_one_line(
+    experiment, quick, tmp_path, file, key, value
+):
+    shutil.copytree(experiment, tmp_path / "copy")
+    path = tmp_path / "copy" / file
+    write_json(path, json.loads(path.read_text()) | {key: value})
+    with pytest.raises(
+        UserError, match=f"{re.escape(str(path))}: {key}.*again"
+    ) as told:
+        read_all(tmp_path / "copy", quick)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("wer.tsv", "mono", "tri1"),
+        ("wer.tsv", "ci_low", "lower"),
+        ("tune/mono/sweep.tsv", "wip", "lmwt"),
+        ("gmm/tri1/iterations.tsv", "-9", "x9"),
+        ("score/mono/test/per_utterance.tsv", "***", "*** ***"),
+    ],
+)
+def test_a_wrong_table_is_told_in_one_line(experiment, quick, tmp_path, file, old, new):
+    shutil.copytree(experiment, tmp_path / "copy")
+    path = tmp_path / "copy" / file
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match=f"{re.escape(str(path))}.*again"):
+        read_all(tmp_path / "copy", quick)

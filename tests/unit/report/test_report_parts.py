@@ -158,6 +158,10 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     (row,) = table.rows
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
     assert row["confidences"] == ""
+    aligns = {**told, "lmwt": None, "wip": None}  # a package that does no more
+    write_json(tmp_path / "package/tri1/package.json", aligns)
+    (row,) = section(**asked).blocks[0].rows
+    assert (row["LMWT"], row["WIP"]) == ("", "")
     folder = tmp_path / "served/tri1/other"
     folder.mkdir(parents=True)
     # Two words of the posterior 0.9, one of them right: 40 points too sure.
@@ -195,7 +199,7 @@ def test_it_is_told_which_systems_can_be_served_and_how_well(tmp_path):
     why = "cmvn of type speaker normalizes features with frames to come"
     assert told["late"] == f"whole files only: late cannot be streamed: {why}"
     assert told["both"] == "no: both reads features of the GMM system tri1"
-    bounds = {"low": 4.0, "high": 9.0}
+    bounds = {"low": 4.0, "high": 9.0, "by": "speaker"}
     served = {"wer": 6.25, "ins": 1, "del": 2, "sub": 3, "confidence_interval": bounds}
     write_json(tmp_path / f"served/live/{SETS[-1]}/wer.json", served)
     write_json(tmp_path / f"score/live/{SETS[-1]}/wer.json", {"wer": 25.0})

@@ -370,7 +370,7 @@ def test_a_recipe_trains_a_beamformer_on_one_channel(repository, cuts, tmp_path)
     np.testing.assert_array_equal(first, second)
 
     # Training: the array hears what is read.
-    draws = recipe.networks["beam"].data.simulation
+    draws = recipe.networks["beam"].options.data.simulation
     reader = LiveReader(frames["clean"]).simulated(draws, seed=1, whole_pass=0)
     batch = np.empty((1, *clean.shape), np.float32)
     reader.fill(np.array([short]), np.array([0]), np.array([len(clean)]), batch)
