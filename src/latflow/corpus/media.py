@@ -39,8 +39,9 @@ _FORMS: tuple[tuple[int, tuple[bytes, ...], str], ...] = (
     (0, (b"\x1a\x45\xdf\xa3",), "matroska,webm"),
     (0, (b"#!AMR",), "amr"),
     (0, (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",), "asf"),
-    # In the first page; libsndfile knows the others.
+    # In the first page. libsndfile knows Opus and Vorbis, but for repeated headers.
     (28, (b"Speex   ", b"\x7fFLAC", b"\x80theora", b"fishead\0"), "ogg"),
+    (28, (b"OpusHead", b"\x01vorbis"), "ogg"),
     (0, (b"fLaC",), "flac"),
     (0, (b"caff",), "caf"),
     (0, (b"FLV\x01",), "flv"),

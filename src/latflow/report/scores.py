@@ -39,6 +39,11 @@ _COMPARED = (
     "change is an improvement; p is how often chance alone would undo or reverse it "
     "(two-sided), corrected for all comparisons of the report (Holm)."
 )
+_WITH_PAUSES = (
+    "Recordings with pauses between sentences ({}) are decoded as a whole here. "
+    "Servers and `latflow transcribe` look for speech first: what packages make of "
+    "them is under Serving."
+)
 # Columns of wer.tsv -> titles in the report.
 _RATES = {
     "system": "system",
@@ -95,6 +100,8 @@ def rates_section(results: Results) -> Section:
         wrong=wrong.map("{:.1f}".format),
     )[list(_RATES)].rename(columns=_RATES)
     section.blocks.append(Table(rows_of(shown), {"system", "set"}, caption))
+    if paused := set(results.recipe.test_sets) & results.options.corpus.paused.keys():
+        section.blocks.append(Note(_WITH_PAUSES.format(", ".join(sorted(paused)))))
     section.blocks += _comparisons(results)
     section.blocks += _without_references(results)
     return section

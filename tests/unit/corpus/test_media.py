@@ -192,6 +192,16 @@ def test_an_ogg_file_without_its_end_is_read_and_said(tmp_path):
     assert audio.notes == ()
 
 
+def test_an_opus_file_with_its_header_twice_is_read(tmp_path):
+    path = write(tmp_path / "message.opus", "ogg", "libopus", 48000, {})
+    data = path.read_bytes()
+    second, third = (match.start() for match in [*re.finditer(b"OggS", data)][1:3])
+    twice = tmp_path / "twice.opus"
+    twice.write_bytes(data[:third] + data[:second] + data[second:])
+    samples, audio = read(twice)
+    assert is_the_tone(samples, audio.sample_rate)
+
+
 def test_a_stream_in_an_unknown_coding_gives_way_to_one_that_is_known(tmp_path):
     """As in films of phones that have sound in a coding of their maker's, too."""
     path, rate = tmp_path / "film.mp4", 48000

@@ -24,8 +24,10 @@ from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import Details, Note, Table
+from latflow.report.scores import rates_section
 from latflow.report.served import serving_section
 from latflow.report.training import _unknown_sequences
+from latflow.scoring.options import ScoreOptions
 from latflow.workflow.recipe import Recipe
 
 
@@ -176,6 +178,25 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     )
     (table,) = section(**asked).blocks
     assert table.rows[0]["confidences"] == "other 40.0 -> 0.0"
+
+
+def test_sets_with_pauses_are_told_to_be_decoded_as_a_whole(tmp_path):
+    def told(**sections):
+        recipe = made_up_recipe(**sections)
+        blocks = rates_section(Results(tmp_path, Recipe(recipe))).blocks
+        return " ".join(str(block.text) for block in blocks if isinstance(block, Note))
+
+    generator = random.Random(1)
+    for name in SETS:
+        write_corpus(tmp_path, name, 20, generator)
+        write_scores(tmp_path, "tri1", name, 0.1, ScoreOptions())
+    write_rates(tmp_path, ["tri1"])
+    assert "with pauses" not in told()
+    corpus = made_up_recipe().corpus.values()
+    paused = {"long": {"of": "test"}, "more": {"of": "train"}}
+    assert "pauses between sentences (long) are" in told(
+        corpus={**corpus, "paused": paused}
+    )
 
 
 def test_it_is_told_which_systems_can_be_served_and_how_well(tmp_path):
