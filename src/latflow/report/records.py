@@ -22,21 +22,37 @@ class _Fields(BaseModel):
 
 
 class Bounds(_Fields):
-    """The interval of a word error rate, per cent; None without words."""
+    """The interval of a word error rate."""
 
     by: str
+
+
+class WordErrors(_Fields):
+    """`score/<system>/<set>/wer.json`."""
+
+    confidence_interval: Bounds
+
+
+class WordErrorRate(_Fields):
+    """The rate of the same file, per cent; None without words."""
+
+    wer: float | None
+
+
+class ServedBounds(_Fields):
+    """The interval of a rate, per cent; None without words."""
+
     low: float | None
     high: float | None
 
 
-class WordErrors(_Fields):
-    """`score/<system>/<set>/wer.json`; rates in per cent, None without words."""
+class ServedErrors(WordErrorRate):
+    """`served/<system>/<set>/wer.json`."""
 
-    wer: float | None
     insertions: int = Field(alias="ins")
     deletions: int = Field(alias="del")
     substitutions: int = Field(alias="sub")
-    confidence_interval: Bounds
+    confidence_interval: ServedBounds
 
 
 class Scales(_Fields):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from latflow.errors import UserError
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import Heading, Note, Row, Section, Table
-from latflow.report.records import WordErrors
+from latflow.report.records import ServedErrors, WordErrorRate
 from latflow.workflow.packages import PackagePlan
 
 _RATES = (
@@ -56,9 +56,11 @@ def _rate_rows(results: Results) -> Iterator[Row]:
     """Yield a row a package and set."""
     for system in results.recipe.served_systems:
         for name in results.recipe.served_sets:
-            found = read_json(results / f"served/{system}/{name}/wer.json", WordErrors)
+            found = read_json(
+                results / f"served/{system}/{name}/wer.json", ServedErrors
+            )
             whole = read_json(
-                results.score_folder(system, name) / "wer.json", WordErrors
+                results.score_folder(system, name) / "wer.json", WordErrorRate
             )
             if found is not None and found.wer is not None:
                 bounds = found.confidence_interval
@@ -70,5 +72,10 @@ def _rate_rows(results: Results) -> Iterator[Row]:
                     "inserted": str(found.insertions),
                     "deleted": str(found.deletions),
                     "substituted": str(found.substitutions),
-                    "whole utterances, WER (%)": f"{whole.wer:.2f}" if whole else "",
+                    "whole utterances, WER (%)": _rate(whole),
                 }
+
+
+def _rate(found: WordErrorRate | None) -> str:
+    """Return a rate as the table shows it; empty where there is none."""
+    return "" if found is None or found.wer is None else f"{found.wer:.2f}"
