@@ -16,7 +16,7 @@ from latflow.hmm.topology import Topology
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow import doctor
-from latflow.workflow.doctor import examine, examine_sources, render
+from latflow.workflow.doctor import Writes, examine, examine_sources, render
 from latflow.workflow.findings import Finding
 
 RATE = 8000
@@ -257,7 +257,7 @@ def test_disk_space(prepared, look, monkeypatch, free, severity):
 
     Usage.free = free
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: Usage)
-    findings = look(prepared(TRAIN, TEST), decoded_per_second=40.0)
+    findings = look(prepared(TRAIN, TEST), writes=Writes(decoded_per_second=40.0))
     assert only(findings, "will write").severity == severity
 
 

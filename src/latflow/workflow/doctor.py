@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.corpus.options import CorpusOptions, NoSource
@@ -47,6 +48,21 @@ LILCOM_SHARE = 1 / 3  # size of lilcom's storage, as a share of float32
 # 400 to 1600), and alignments of all systems for a frame.
 LATTICE_BYTES_PER_FRAME = 1000
 ALIGNMENT_BYTES_PER_FRAME = 8
+
+
+class Writes(NamedTuple):
+    """What an experiment writes beside features.
+
+    Attributes:
+        decoded_per_second: frames that all decodings score of a second of speech.
+        networks: bytes of networks and the checkpoints of their trainings.
+    """
+
+    decoded_per_second: float = 0.0
+    networks: float = 0.0
+
+
+NO_WRITES = Writes()
 
 
 def examine_experiment(recipe: Recipe) -> list[Finding]:
@@ -91,15 +107,7 @@ def _networks(recipe: Recipe) -> list[Finding]:
 
 def _memory(recipe: Recipe) -> Iterator[Finding]:
     """Compare what the largest training keeps in memory with what there is of it."""
-    try:
-        from latflow.workflow.network_sizes import NetworkSizes
-    except ModuleNotFoundError:  # torch is in the environments of the jobs alone
-        return
-    try:
-        sizes = NetworkSizes(recipe, split_sizes(Path(recipe.results)))
-        found = {name: sizes.memory(name) for name in recipe.networks}
-    except UserError:  # of a network told by `_networks`, of frames by their readers
-        return
+    found = _of_networks(recipe, "memory")
     known = {name: memory for name, memory in found.items() if memory is not None}
     if not known:
         return
@@ -124,6 +132,19 @@ def _memory(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("note", place, what, "nothing to do")
 
 
+def _of_networks(recipe: Recipe, what: Literal["memory", "disk"]) -> dict[str, Any]:
+    """Return what the networks of a recipe take; {} where that cannot be known."""
+    try:
+        from latflow.workflow.network_sizes import NetworkSizes
+    except ModuleNotFoundError:  # torch is in the environments of the jobs alone
+        return {}
+    try:
+        sizes = NetworkSizes(recipe, split_sizes(Path(recipe.results)))
+        return {name: getattr(sizes, what)(name) for name in recipe.networks}
+    except UserError:  # of a network told by `_networks`, of frames by their readers
+        return {}
+
+
 def _data(recipe: Recipe) -> list[Finding]:
     """Examine the prepared corpora of an experiment, or else their sources."""
     results = Path(recipe.results)
@@ -135,6 +156,9 @@ def _data(recipe: Recipe) -> list[Finding]:
     lexicon = recipe.language.lexicon
     options = recipe.options
     common = (options.lang, options.features, results)
+    writes = Writes(
+        _decoded_per_second(recipe), sum(_of_networks(recipe, "disk").values())
+    )
     if len(prepared) == len(recipe.splits):
         lang_dir = results / "lang"
         return examine(
@@ -142,7 +166,7 @@ def _data(recipe: Recipe) -> list[Finding]:
             lexicon,
             *common,
             streams=options.nnet.features,
-            decoded_per_second=_decoded_per_second(recipe),
+            writes=writes,
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
     own = options.lang.lexicon
@@ -152,7 +176,7 @@ def _data(recipe: Recipe) -> list[Finding]:
         *common,
         recipe.max_skipped_fraction,
         streams=options.nnet.features,
-        decoded_per_second=_decoded_per_second(recipe),
+        writes=writes,
     )
 
 
@@ -177,7 +201,7 @@ def examine(
     *,
     lang_dir: str | Path | None = None,
     streams: Mapping[str, Stream] = MappingProxyType({}),
-    decoded_per_second: float = 0.0,
+    writes: Writes = NO_WRITES,
 ) -> list[Finding]:
     """Examine prepared corpora.
 
@@ -214,7 +238,7 @@ def examine(
     if lang_dir is not None and dictionary is not None:
         findings += _topology(Path(lang_dir), dictionary)
     stored = [features, *(s for s in streams.values() if s.stored)]
-    findings += _disk(surveys, stored, decoded_per_second, Path(results))
+    findings += _disk(surveys, stored, writes, Path(results))
     return _sorted(findings)
 
 
@@ -227,7 +251,7 @@ def examine_sources(
     max_skipped_fraction: float = 1.0,
     *,
     streams: Mapping[str, Stream] = MappingProxyType({}),
-    decoded_per_second: float = 0.0,
+    writes: Writes = NO_WRITES,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
@@ -236,7 +260,7 @@ def examine_sources(
         results: folder that the experiment will write to.
         max_skipped_fraction: share of a set's utterances that may be skipped.
         streams: features of networks, by name.
-        decoded_per_second: frames that all decodings score of a second of speech.
+        writes: what is written beside features.
 
     Returns:
         Findings, the worst first.
@@ -246,7 +270,7 @@ def examine_sources(
     )
     findings += _filters(surveys, features, streams)
     stored = [features, *(s for s in streams.values() if s.stored)]
-    findings += _disk(surveys, stored, decoded_per_second, Path(results))
+    findings += _disk(surveys, stored, writes, Path(results))
     return _sorted(findings)
 
 
@@ -266,7 +290,7 @@ def examine_corpus(
     findings, surveys = _survey_sources(
         corpus, lexicon, lang, features, max_skipped_fraction
     )
-    findings += _disk(surveys, [features], 0.0, Path(results))
+    findings += _disk(surveys, [features], NO_WRITES, Path(results))
     return _sorted(findings), surveys[0]
 
 
@@ -455,20 +479,20 @@ def _topology(lang_dir: Path, dictionary: Dictionary) -> Iterator[Finding]:
 def _disk(
     surveys: list[Survey],
     stored: Sequence[Extraction],
-    decoded_per_second: float,
+    writes: Writes,
     results: Path,
 ) -> Iterator[Finding]:
     """Compare what the experiment writes (an estimate) with the free disk.
 
-    Networks, and sets that are simulated, are not counted.
+    Sets that are simulated are not counted.
 
     Args:
         stored: options of features that are kept.
-        decoded_per_second: see `examine_sources`.
+        writes: what is written beside features.
     """
     kept = sum(map(_kept_per_second, stored))
-    lattices = decoded_per_second * LATTICE_BYTES_PER_FRAME
-    needed = sum(
+    lattices = writes.decoded_per_second * LATTICE_BYTES_PER_FRAME
+    needed = writes.networks + sum(
         survey.seconds * (kept + (lattices if survey.split != "train" else 0.0))
         for survey in surveys
     )

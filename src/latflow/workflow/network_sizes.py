@@ -11,7 +11,7 @@ from latflow.errors import UserError
 from latflow.features.frame_times import Amount, feature_dim
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.footprint import Footprint, footprint_of
-from latflow.training.memory import TrainingMemory, memory_of
+from latflow.training.memory import TrainingMemory, memory_of, num_moments
 from latflow.workflow.frames import ExtractedFrames, Frames, IvectorFrames
 from latflow.workflow.networks import BaseNetwork, Network
 from latflow.workflow.resolve import Systems
@@ -20,6 +20,7 @@ from latflow.workflow.resolve import Systems
 ADAPTED_DIM = 40
 # Classes of a network whose tree is not grown to a number of leaves.
 FEW_CLASSES = 100
+FLOAT_BYTES = 4
 FRAMES_PER_SECOND = 100
 LONGEST = 3.0  # the longest utterance, by the mean of all
 USUAL_SECONDS = 7.0  # mean of a set that nothing is known of
@@ -44,15 +45,32 @@ class NetworkSizes:
         The networks of an ensemble count together.
         """
         network = self._networks[name]
-        base, options = network.base, network.options
-        if base.name not in self._found:
-            self._found[base.name] = _footprint(base)
-        footprint = self._found[base.name]
+        footprint, options = self._of(network.base), network.options
         if footprint is None:
             return None
         longest = self._longest(network)
         one = memory_of(footprint, options.training, options.data, longest)
         return one.times(options.training.ensemble)
+
+    def disk(self, name: str) -> float:
+        """Return the bytes of a network and the checkpoints of its training, about.
+
+        0 where there is no description yet.
+        """
+        network = self._networks[name]
+        footprint, training = self._of(network.base), network.options.training
+        if footprint is None:
+            return 0.0
+        parameters = FLOAT_BYTES * footprint.parameters * training.ensemble
+        # Beside those that are kept: the best one, and one that is being written.
+        checkpoints = training.keep_checkpoints + 2
+        return parameters * (1 + checkpoints * (1 + num_moments(training.optimizer)))
+
+    def _of(self, base: BaseNetwork) -> Footprint | None:
+        """Return the counted network; it is counted once."""
+        if base.name not in self._found:
+            self._found[base.name] = _footprint(base)
+        return self._found[base.name]
 
     def _longest(self, network: Network) -> int:
         """Return about how many frames the longest utterance has that is trained on."""

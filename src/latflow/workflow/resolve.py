@@ -21,6 +21,7 @@ from latflow.options import check_choice
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import Experiment
+from latflow.workflow.frame_networks import FrameNetwork
 from latflow.workflow.frames import (
     ExtractedFrames,
     Frames,
@@ -28,12 +29,8 @@ from latflow.workflow.frames import (
     IvectorFrames,
     PastedFrames,
 )
-from latflow.workflow.networks import (
-    FrameNetwork,
-    LfmmiNetwork,
-    Network,
-    flat_start_options,
-)
+from latflow.workflow.lfmmi_networks import LfmmiNetwork, flat_start_options
+from latflow.workflow.networks import Network
 from latflow.workflow.sequence_networks import SequenceNetwork, full_scale_options
 from latflow.workflow.sets import Sets
 from latflow.workflow.systems import AdaptedFrames, GmmSystem, System, resolve_gmms
