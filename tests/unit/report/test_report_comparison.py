@@ -194,7 +194,7 @@ def test_gaps_in_references_do_not_make_them_differ(old, tmp_path):
     head, first, *others = path.read_text().splitlines()
     fields = first.split("\t")
     at = head.split("\t").index("reference")
-    fields[at] = f"{fields[at]} ***"
+    fields[at : at + 2] = f"{fields[at]} ***", f"{fields[at + 1]} SIX"
     path.write_text("\n".join([head, "\t".join(fields), *others]) + "\n")
     blocks = sections(old, folder)["wer"].blocks
     assert not [block for block in blocks if isinstance(block, Note)]
