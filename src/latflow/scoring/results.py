@@ -274,7 +274,8 @@ def _check_rates(table: pd.DataFrame) -> None:
     Raises:
         ValueError, LookupError, ArithmeticError: it is not.
     """
-    table[list(_RATES)].astype(float)
+    if np.isinf(table[list(_RATES)].to_numpy(np.float64)).any():
+        raise ValueError("a rate is infinite")
     counts = table[[c for c in COLUMNS[2:] if c not in _RATES]].astype(int)
     if (counts < 0).to_numpy().any():
         raise ValueError("a count below 0")

@@ -192,12 +192,10 @@ def test_gaps_in_references_do_not_make_them_differ(old, tmp_path):
     shutil.copytree(old, folder)
     path = folder / "score/mono/test/per_utterance.tsv"
     head, first, *others = path.read_text().splitlines()
-    fields = dict(zip(head.split("\t"), first.split("\t"), strict=True))
-    fields["reference"] += " ***"
-    fields["hypothesis"] += " more"
-    for count in ("ins", "errors"):
-        fields[count] = str(int(fields[count]) + 1)
-    path.write_text("\n".join([head, "\t".join(fields.values()), *others]) + "\n")
+    fields = first.split("\t")
+    at = head.split("\t").index("reference")
+    fields[at : at + 2] = f"{fields[at]} ***", f"{fields[at + 1]} SIX"
+    path.write_text("\n".join([head, "\t".join(fields), *others]) + "\n")
     blocks = sections(old, folder)["wer"].blocks
     assert not [block for block in blocks if isinstance(block, Note)]
 
