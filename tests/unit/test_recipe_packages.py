@@ -99,6 +99,7 @@ def test_a_package_has_the_files_of_its_system():
         "grammar": [],
         "arpa": [],
         "licence": [],
+        "parent_scales": "results/mine/tune/plain_net/scales.json",
         "scores": "results/mine/score/mpe/dev/hyp.ctm",
     }
     assert (

@@ -31,6 +31,7 @@ from latflow.scoring.calibration import (
     calibration_error,
     fit_curve,
 )
+from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
 from latflow.serving.features import is_causal, make_front_end
@@ -103,6 +104,8 @@ class PackageFiles:
     scores: Path | None = None
     """`hyp.ctm` of dev, in the folder of its scores; confidences are fitted to them.
     Without it they are posteriors."""
+    parent_scales: Path | None = None
+    """`scales.json` of the network that a sequence-trained one started from."""
 
 
 def write_package(
@@ -182,6 +185,7 @@ def write_package(
         text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
         (folder / INFO).write_text(text, encoding="utf-8")
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
+    _compare_with_parent(files, options.name)
     _tell_own_code(out_dir, own_code)
 
 
@@ -204,6 +208,23 @@ def _confidences(scores: Path | None) -> Curve:
     else:
         log.info("posteriors of dev's words need, or can have, no calibration")
     return curve
+
+
+def _compare_with_parent(files: PackageFiles, name: str) -> None:
+    """Warn of a network that gets far more of dev's words wrong than its parent."""
+    if files.scales is None or files.parent_scales is None:
+        return
+    found, before = (
+        read_scales(path).get("wer") for path in (files.scales, files.parent_scales)
+    )
+    if found is not None and before is not None and is_far_worse(found, before):
+        log.warning(
+            "%s gets %.2f %% of dev's words wrong, and the network that its training "
+            "started from %.2f %%: its training failed, package that one",
+            name,
+            found,
+            before,
+        )
 
 
 def _tell_own_code(package: Path, locations: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from latflow.workflow.frames import (
 )
 from latflow.workflow.networks import Network
 from latflow.workflow.resolve import Systems
+from latflow.workflow.sequence_networks import SequenceNetwork
 from latflow.workflow.systems import AdaptedFrames, System
 
 _BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
@@ -227,6 +228,9 @@ class PackagePlan:
             "grammar": [] if lm is None else f"{results}/lm/G.fst",
             "arpa": [] if lm is None else f"{results}/lm/{lm}.arpa",
             "licence": options.licence or [],
+            "parent_scales": (
+                system.parent_scales if isinstance(system, SequenceNetwork) else []
+            ),
             "scores": (
                 f"{results}/score/{self.decoding}/dev/hyp.ctm" if recognizes else []
             ),

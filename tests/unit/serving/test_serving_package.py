@@ -1,6 +1,7 @@
 """Packages: what goes in comes out, and what cannot is refused in one line."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -458,3 +459,20 @@ def test_confidences_are_fitted_to_the_words_of_dev(digits, tmp_path):
     posterior, share = zip(*curve, strict=True)
     assert sure[0] == pytest.approx(np.interp(sure[1], posterior, share))
     assert max(sure[1]) > max(sure[0])
+
+
+@pytest.mark.parametrize(("wer", "is_told"), [(8.0, False), (97.6, True)])
+def test_a_network_whose_training_failed_is_packaged_with_a_warning(
+    digits, tmp_path, caplog, wer, is_told
+):
+    scales, before = tmp_path / "scales.json", tmp_path / "parent.json"
+    scales.write_text(json.dumps({"lmwt": 9, "wip": 0.0, "wer": wer}))
+    before.write_text(json.dumps({"lmwt": 9, "wip": 0.0, "wer": 7.0}))
+    with caplog.at_level(logging.WARNING):
+        digits.package(
+            tmp_path / "made",
+            scales=scales,
+            files={"parent_scales": before},
+        )
+    told = [r.message for r in caplog.records if "its training failed" in r.message]
+    assert bool(told) is is_told
