@@ -115,12 +115,12 @@ SHARED = {work for work, number in recipe.options.num_jobs if number > 1}
 
 
 def in_one_job(work, names):
-    """Constraint of a rule that does such work in one job: names, where none share it."""
+    """Constraint where one job does such work on a set; matches none if jobs share it."""
     return "|".join(() if work in SHARED else names) or "none"
 
 
 def in_parts(work, names):
-    """Constraint of the rule that joins what several jobs did."""
+    """Constraint where several jobs share such work, and one joins what they did."""
     return "|".join(names if work in SHARED else ()) or "none"
 
 

@@ -6,7 +6,7 @@ front end, and ours, lay windows of 25 ms every 10 ms from the first sample on, 
 that times without the offset are 7.5 ms early.
 
 Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`,
-`PhoneTimes`.
+`PhoneTimes`, `AlignedSet`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 They have no times: states have self-loops, and a path of any length may be taken.
 
-Public: `GraphStore`, `TranscriptGraphs`, `write_transcript_graphs`, `fewest_frames`.
+Public: `GraphStore`, `TranscriptGraphs`, `Compilation`, `write_transcript_graphs`,
+`fewest_frames`.
 """
 
 from __future__ import annotations

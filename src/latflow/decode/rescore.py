@@ -16,7 +16,7 @@ Written files:
   `threads` and the options.
 
 Public: `rescore_lattices` (stage), `LanguageModels`; what the stage `rescore_n_best`
-shares: `Rescored`, `RescoreTotals`, `write_rescored`, `arc_frames`.
+shares: `RescoreJob`, `Rescored`, `RescoreTotals`, `write_rescored`, `arc_frames`.
 
 Source: Kaldi `steps/lmrescore_const_arpa.sh`.
 """

@@ -13,7 +13,7 @@ Vosk computes plain features, normalizes them online, and computes i-vectors: sy
 that normalize by speaker or utterance, or that read transformed or adapted features,
 cannot be exported.
 
-Public: `export_vosk`.
+Public: `export_vosk`, `VoskFiles`.
 
 Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-window.h`,
 `feat/feature-{mfcc,fbank}.h`, `online2/online-endpoint.h` for the options' names,

@@ -2,7 +2,7 @@
 
 Of a system that adapts to speakers it writes one that aligns.
 
-Public: `PackageOptions`, `write_package` (stage).
+Public: `PackageOptions`, `PackageFiles`, `write_package` (stage).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Cross-entropy against the labels of alignments, CTC and decoders with attention against
 transcripts, squared error against features.
 
-Public: `train_network`, `NetworkTask`, `pretraining_of`.
+Public: `train_network`, `NetworkJob`, `NetworkTask`, `pretraining_of`.
 """
 
 from __future__ import annotations

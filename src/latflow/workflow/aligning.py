@@ -1,7 +1,7 @@
 """The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
 
 Public: `find_source`, `g2p_settings`, `survey_corpus`, `align_recipe`,
-`run_recipe`, `RECIPE_NAME`, `ALIGNER`.
+`run_recipe`, `AligningPackage`, `RECIPE_NAME`, `ALIGNER`.
 """
 
 from __future__ import annotations

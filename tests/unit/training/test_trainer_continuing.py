@@ -10,8 +10,9 @@ from reference.stage_task import options, stage, write_inputs
 from safetensors.torch import load_file
 
 from latflow.errors import Interrupted, UserError
-from latflow.training import job as jobs
+from latflow.nnet.description import NetworkDescription
 from latflow.training.checkpoint import CheckpointStore, read_checkpoint
+from latflow.training.train import NetworkJob
 from latflow.training.trainer import Trainer
 
 FIXED = {"schedule": {"type": "constant"}, "final": "last", "tensorboard": True}
@@ -146,9 +147,16 @@ def test_an_ensemble_does_not_go_on():
 
 def test_a_training_that_says_nothing_is_told_as_before(inputs):
     """So that checkpoints from before there was such an option are gone on from."""
-    identity = jobs.identity_of(
-        options(), jobs.NetworkDescription.load(inputs / "network.yaml"),
-        inputs / "train", {}, None,
-    )  # fmt: skip
+    job = NetworkJob(
+        options=options(),
+        network=inputs / "network.yaml",
+        frames_dir=inputs / "train",
+        dev_frames_dir=inputs / "dev",
+        source_dir=inputs / "gmm",
+        out_dir=inputs / "model",
+        checkpoints=inputs / "checkpoints",
+    )
+    description = NetworkDescription.load(job.network)
+    identity = job.identity_with(description, {})
     assert "continue_from" not in identity["training"]
     assert "keep_finished" not in identity["training"]

@@ -188,7 +188,7 @@ def test_cuts_must_be_of_the_utterances(inputs, model, tmp_path, options, told):
     known = {"train": inputs / "train/cuts.jsonl.gz", "none": empty}
     options = {key: known.get(value, value) for key, value in options.items()}
     with pytest.raises(UserError, match=told):
-        forward(inputs / "dev/spectra", model, ScoreFile(tmp_path / "out"), **options)
+        forward(inputs / "dev/spectra", model, ScoreFile(tmp_path / "out", **options))
     assert not (tmp_path / "out").exists()
 
 
