@@ -279,7 +279,7 @@ def test_missing_folder_is_refused(tmp_path, config):
 
 def read_all(folder, config):
     """Make the sections that read the files below."""
-    results = Results(folder, Recipe(config))
+    results = Results(folder, Recipe.resolve(config))
     for section in (
         *(lattices_section, alignment_section, scales_section, speed_section),
         *(rates_section, errors_section, training_section),
