@@ -141,6 +141,12 @@ def skippable(wildcards, output):
     return recipe.max_skipped_fraction
 
 
+def skippable_in_training(wildcards, output):
+    """The same of training sets; dev may have phones that the phone LM does not know."""
+    is_trained_on = wildcards.split in recipe.training_sets
+    return recipe.max_skipped_fraction if is_trained_on else 1.0
+
+
 def free_options_of(wildcards, output):
     """Options of a training that are no reason to run it again, as `skippable`."""
     return system_of(wildcards).free_options
@@ -174,12 +180,6 @@ def device_of_scores(wildcards, output):
 def device_of_alignment(wildcards, output):
     """The same as an option of alignment with a network."""
     return {"scores": {"device": DEVICE}}
-
-
-def skippable_in_training(wildcards, output):
-    """The same of training sets; dev may have phones that the phone LM does not know."""
-    is_trained_on = wildcards.split in recipe.training_sets
-    return recipe.max_skipped_fraction if is_trained_on else 1.0
 
 
 def system_of(wildcards):
