@@ -81,7 +81,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FRAME_SHIFT = 0.01
 AHEAD = DataOptions().prefetch  # batches that are made beside the steps before
 PYKALDI2 = {64: "190 (1 GPU)", 256: "520 (4 GPUs)"}  # iRTF, arXiv 1907.05955, table 2
-SETTINGS = {  # features a frame, classes
+SETTINGS = {  # features per frame, classes
     "blstm_3x512": (80, 5768),
     "blstm_small": (40, 1000),
     "tdnnf_small": (40, 1000),
@@ -143,7 +143,7 @@ def write_chain(folder: Path, num_frames: int, dim: int = 40) -> None:
     Args:
         folder: gets `chain`, `frames` and `supervisions`.
         num_frames: of all utterances, at least.
-        dim: features a frame.
+        dim: features per frame.
     """
     rng = np.random.default_rng(0)
     phones = np.arange(1, NUM_PHONES + 1)

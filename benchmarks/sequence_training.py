@@ -209,7 +209,7 @@ def seed_network(task: Task, steps: int) -> float:
     for step, batch in zip(
         range(1, steps + 1), endless(task.batches(64, "chunks")), strict=False
     ):
-        numbers = stepper.make([batch], step, 2e-3, Clock(), wishes={}).read()
+        numbers = stepper.make([batch], step, 2e-3, Clock(), requests={}).read()
         errors.append(numbers["frame_errors"] / numbers["frames"])
     return round(float(np.mean(errors[-10:])), 4)
 
@@ -243,12 +243,12 @@ def measure(
     count = arguments.utterances // size
     full = (b for b in endless(task.batches(size, "utterances")) if b is not None)
     made = list(islice(full, count))
-    stepper.make([made[0]], 1, 1e-6, Clock(), wishes={}).read()  # compiles
+    stepper.make([made[0]], 1, 1e-6, Clock(), requests={}).read()  # compiles
     task.network.load_state_dict(state)
     clock, sums, names = Clock(), {}, []
     began, processor = time.perf_counter(), time.process_time()
     for step, batch in enumerate(made, start=2):
-        measured = stepper.make([batch], step, 1e-6, clock, wishes={}).read()
+        measured = stepper.make([batch], step, 1e-6, clock, requests={}).read()
         for name, value in measured.items():
             sums[name] = sums.get(name, 0.0) + value
         names += batch.utterances

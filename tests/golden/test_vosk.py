@@ -713,5 +713,5 @@ def test_ivectors_that_vosk_computes_otherwise_are_refused(
 
 def test_a_network_with_fewer_features_than_told_is_refused(with_ivectors, tmp_path):
     results, features = with_ivectors
-    with pytest.raises(UserError, match="40 features a frame, the network takes 46"):
+    with pytest.raises(UserError, match="40 features per frame, the network takes 46"):
         export(results, features, tmp_path / "out")

@@ -37,7 +37,7 @@ from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP, Stepper
 from latflow.training.supervised import SupervisedBatch
 
-WISHES = {CHECKPOINT: False, STOP: False}
+REQUESTS = {CHECKPOINT: False, STOP: False}
 MASKS = {
     "class": "specaugment",
     "from": "data",
@@ -107,7 +107,7 @@ def steps(task, place, layers, edges="zeros", dropout=0.0, **training):
     for step in range(1, 13):
         with traffic() as found:
             measured = stepper.make(
-                [batches[step % len(batches)]], step, 0.02, Clock(), wishes=WISHES
+                [batches[step % len(batches)]], step, 0.02, Clock(), requests=REQUESTS
             )
         counted.append(found)
         assert measured.read()["frames"] > 0

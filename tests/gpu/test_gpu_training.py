@@ -28,7 +28,7 @@ from latflow.training.optimizers import OPTIMIZERS, FlatGradient, make_optimizer
 from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP, Stepper
 
-WISHES = {CHECKPOINT: False, STOP: False}
+REQUESTS = {CHECKPOINT: False, STOP: False}
 PRESETS = (  # between them they have nearly all kinds of layers
     "blstm_small",
     "conformer_small",
@@ -140,7 +140,7 @@ def stepped(task, place, layers=LAYERS, **training):
     )
     batches = list(source.epoch(0))[:3]
     numbers = [
-        stepper.make([batch], step, 0.02, Clock(), wishes=WISHES).read()
+        stepper.make([batch], step, 0.02, Clock(), requests=REQUESTS).read()
         for step, batch in enumerate(batches, start=1)
     ]
     assert all(p.device.type == torch.device(place).type for p in network.parameters())
@@ -195,7 +195,7 @@ def test_a_bad_feature_is_told_by_its_utterance(device, task):
     )
     batch = next(iter(list(source.epoch(0))))
     batch.features[1, 2, 3] = torch.nan
-    measured = stepper.make([batch], 1, 0.02, Clock(), wishes=WISHES)
+    measured = stepper.make([batch], 1, 0.02, Clock(), requests=REQUESTS)
     assert not np.isfinite(measured.read()["loss"])
     assert measured.suspects() == [batch.utterances[1]]
 

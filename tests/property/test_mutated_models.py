@@ -39,7 +39,7 @@ from latflow.nnet.pretraining import shallower
 from latflow.parts import SetJob
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.forward import ScoreFile, forward
-from latflow.training.task import adopt
+from latflow.training.task import load_matching
 
 
 def write_gmm(folder, rng):
@@ -183,7 +183,7 @@ def use_networks(folder):
     described_subsampling(described)
     described_outputs(described)
     described_layers(described)
-    adopt(load_model(folder / "mean").network, system)
+    load_matching(load_model(folder / "mean").network, system)
 
 
 NETWORK = """edges: repeat

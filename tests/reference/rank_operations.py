@@ -28,7 +28,7 @@ def operate_as_rank(backend: Backend, *, device: str, out: str) -> None:
         "copied": copied.cpu(),
         "numbers": backend.all_reduce_numbers([1.0, backend.rank]),
         "gathered": backend.gather({"rank": backend.rank, "device": place.type}),
-        "shared": backend.share(f"of rank {backend.rank}"),
+        "shared": backend.broadcast_object(f"of rank {backend.rank}"),
     }
     backend.barrier()
     if backend.is_main:

@@ -15,7 +15,7 @@ def test_groups_of_the_profile_fit_a_partition_of_two_hours(repository):
         for rule in re.split(r"(?m)^ *(?:use )?rule ", path.read_text())[1:]:
             head, _, body = rule.partition(":")
             base, _, name = head.removesuffix(" with").rpartition(" as ")
-            asked = re.search(r"runtime=growing\((\d+)\)", body)
+            asked = re.search(r"runtime=per_attempt\((\d+)\)", body)
             minutes[name] = int(asked[1]) if asked else minutes.get(base)
     groups = profile["groups"]
     for group in set(groups.values()):

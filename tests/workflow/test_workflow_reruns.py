@@ -105,6 +105,7 @@ def test_free_options_of_trainings_make_no_job_old(run, config):
     for name in ("logmel", "tdnn"):  # of stored features
         config["nnet"]["systems"][name]["data"]["cache_mb"] = 100
     config["nnet"]["backend"] = "torch"
+    config["nnet"]["device"] = "cpu"  # of decoding and alignment, too
     config["decode"]["rescore"]["lstm"]["lm"]["checkpoint_minutes"] = 3
     config["corpus"]["simulated"]["noisy"]["cache_mb"] = 100
     run.write(config)

@@ -23,8 +23,8 @@ if recipe.options.export_alignments.package is not None:
             "../../envs/serve.yaml"
         threads: 16
         resources:
-            mem_mb=growing(8000),
-            runtime=growing(480),
+            mem_mb=per_attempt(8000),
+            runtime=per_attempt(480),
         params:
             options=recipe.options.gmm.align.values(),
             lang=recipe.language.completed_options,
@@ -55,8 +55,8 @@ if recipe.options.export_alignments.adapt is not None:
             "../../envs/serve.yaml"
         threads: 16
         resources:
-            mem_mb=growing(8000),
-            runtime=growing(480),
+            mem_mb=per_attempt(8000),
+            runtime=per_attempt(480),
         params:
             options=recipe.options.export_alignments.adapt.values(),
             align=recipe.options.gmm.align.values(),
@@ -90,8 +90,8 @@ rule refine_boundaries:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
         sample_rate=recipe.options.features.sample_rate,
@@ -127,8 +127,8 @@ rule export_alignments:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         options=recipe.export_options,
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
@@ -158,8 +158,8 @@ rule decode_biased:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(1440),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(1440),
     params:
         options=recipe.biased_decode_options,
         scales=recipe.options.graph.values(),
@@ -194,8 +194,8 @@ rule find_suspects:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=recipe.suspect_options,
         stage=stage("latflow.align.suspects.find_suspects"),

@@ -124,7 +124,7 @@ def in_parts(work, names):
     return "|".join(names if work in SHARED else ()) or "none"
 
 
-def growing(amount):
+def per_attempt(amount):
     """Memory or time that a job asks for: more in each attempt that counts."""
 
     def wanted(wildcards, attempt):

@@ -24,8 +24,8 @@ rule prepare_corpus:
         "../../envs/corpus.yaml"
     threads: 16
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         source=lambda wildcards: recipe.sources[wildcards.split].values(),
         files=lambda wildcards: recipe.source_digest(wildcards.split),
@@ -67,8 +67,8 @@ if recipe.holds_out_dev:
             "../../envs/corpus.yaml"
         threads: 1
         resources:
-            mem_mb=growing(4000),
-            runtime=growing(60),
+            mem_mb=per_attempt(4000),
+            runtime=per_attempt(60),
         params:
             options=recipe.options.corpus.dev.values(),
             seed=recipe.options.seed,
@@ -104,8 +104,8 @@ rule clean_corpus:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: recipe.options.corpus.cleaned[
             wildcards.split
@@ -140,8 +140,8 @@ rule join_with_pauses:
         "../../envs/corpus.yaml"
     threads: 16
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         options=lambda wildcards: recipe.options.corpus.paused[wildcards.split].values(),
         seed=recipe.options.seed,
@@ -165,8 +165,8 @@ use rule join_with_pauses as perturb_corpus with:
         split="|".join(recipe.options.corpus.perturbed) or "none",
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: recipe.options.corpus.perturbed[
             wildcards.split
@@ -228,8 +228,8 @@ if recipe.is_synthetic:
             "../../envs/corpus.yaml"
         threads: 1
         resources:
-            mem_mb=growing(1000),
-            runtime=growing(10),
+            mem_mb=per_attempt(1000),
+            runtime=per_attempt(10),
         params:
             lm_sentences=recipe.options.corpus.train.lm_sentences,
             seed=recipe.options.seed,

@@ -24,8 +24,8 @@ rule decode_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=recipe.search_options,
         max_skipped_fraction=skippable,
@@ -55,8 +55,8 @@ use rule decode_lattices as decode_adapted with:
     wildcard_constraints:
         system=in_one_job("decoding", recipe.adapted_systems),
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(960),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(960),
     params:
         adapt=recipe.options.decode.adapt.values(),
         stage=stage("latflow.decode.adapt.decode_adapted"),
@@ -84,8 +84,8 @@ use rule decode_lattices as decode_network with:
     conda:
         TORCH
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
         gpu=DECODING_GPUS,
     params:
         scores=lambda wildcards: system_of(wildcards).scores_options,
@@ -114,8 +114,8 @@ use rule decode_lattices as decode_attention with:
     conda:
         TORCH
     resources:
-        mem_mb=growing(16000),
-        runtime=growing(480),
+        mem_mb=per_attempt(16000),
+        runtime=per_attempt(480),
         gpu=DECODING_GPUS,
     params:
         options=lambda wildcards: system_of(wildcards).options.decode.values(),
@@ -145,8 +145,8 @@ rule rescore_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
         acoustic_scale=recipe.options.decode.acoustic_scale,
@@ -180,8 +180,8 @@ rule rescore_n_best:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
         gpu=DECODING_GPUS,
     params:
         n_best=lambda wildcards: recipe.language.models[wildcards.lm].neural.n_best,
@@ -213,8 +213,8 @@ rule sweep_beams:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
         gpu=gpus_of_sweep,
     params:
         options=recipe.search_options,
@@ -245,8 +245,8 @@ rule tune_scales:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(60),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(60),
     params:
         options=lambda wildcards: recipe.tune_options(wildcards.decoding),
         comparison=recipe.comparison_options,

@@ -22,8 +22,8 @@ rule extract_features:
         "../../envs/corpus.yaml"
     threads: 16
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         options=recipe.gmm_frames.extraction,
         volumes=False,
@@ -51,8 +51,8 @@ rule normalize_features:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         cmvn=recipe.options.features.cmvn.values(),
         stage=stage("latflow.features.cmvn.normalize_features"),
@@ -128,8 +128,8 @@ rule describe_stream:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: recipe.streams[wildcards.stream].options.values(),
         max_skipped_fraction=skippable,
@@ -160,8 +160,8 @@ rule import_hdf5:
         TORCH
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: recipe.streams[wildcards.hdf5].options.values(),
         max_skipped_fraction=skippable,
@@ -188,8 +188,8 @@ rule train_ivectors:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=lambda wildcards: recipe.streams[wildcards.ivectors].options.values(),
         seed=recipe.options.seed,
@@ -220,8 +220,8 @@ rule append_ivectors:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         stage=stage("latflow.gmm.ivector.append_ivectors"),
     message:
@@ -250,8 +250,8 @@ rule paste_features:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: recipe.options.nnet.pasted[wildcards.pasted].values(),
         max_skipped_fraction=skippable,
@@ -281,8 +281,8 @@ rule adapt_frames:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         stage=stage("latflow.gmm.apply.adapt_frames"),
     message:

@@ -23,8 +23,8 @@ rule train_mono:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
         gpu=GMM_GPUS,
     params:
         options=lambda wildcards: system_of(wildcards).training_options,
@@ -102,8 +102,8 @@ use rule train_deltas as train_sat with:
     wildcard_constraints:
         system="|".join(recipe.gmms_of("sat")) or "none",
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(960),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(960),
         gpu=GMM_GPUS,
     params:
         stage=stage("latflow.gmm.sat.train_sat"),
@@ -131,8 +131,8 @@ rule align_frames:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         options=lambda wildcards: system_of(wildcards).align_options,
         graph=recipe.options.graph.values(),
@@ -163,8 +163,8 @@ use rule align_frames as align_adapted with:
     wildcard_constraints:
         system=in_one_job("alignment", recipe.adapted_systems),
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=recipe.options.gmm.align.values(),
     message:

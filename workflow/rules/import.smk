@@ -32,8 +32,8 @@ if recipe.imported_system is not None:
             "../../envs/lang.yaml"
         threads: 1
         resources:
-            mem_mb=growing(4000),
-            runtime=growing(30),
+            mem_mb=per_attempt(4000),
+            runtime=per_attempt(30),
         params:
             stage=stage("latflow.lang.prepare.import_lang"),
         message:
@@ -71,8 +71,8 @@ rule import_system:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(30),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(30),
     params:
         features=recipe.options.features.values(),
         stage=stage("latflow.gmm.kaldi_import.import_system"),
@@ -100,8 +100,8 @@ rule import_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
     params:
         stage=stage("latflow.gmm.kaldi_import.import_graph"),
     message:
@@ -135,8 +135,8 @@ rule import_alignments:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
     params:
         exp_dir=IMPORT.import_,
         max_skipped_fraction=skippable,

@@ -25,8 +25,8 @@ if recipe.imported_system is None:
                 "../../envs/lang.yaml"
             threads: 8
             resources:
-                mem_mb=growing(8000),
-                runtime=growing(120),
+                mem_mb=per_attempt(8000),
+                runtime=per_attempt(120),
             params:
                 options=recipe.options.lang.values(),
                 stage=stage("latflow.lang.completion.complete_lexicon"),
@@ -54,8 +54,8 @@ if recipe.imported_system is None:
             "../../envs/lang.yaml"
         threads: 1
         resources:
-            mem_mb=growing(4000),
-            runtime=growing(20),
+            mem_mb=per_attempt(4000),
+            runtime=per_attempt(20),
         params:
             options=recipe.options.lang.values(),
             stage=stage("latflow.lang.prepare.make_lang"),
@@ -84,8 +84,8 @@ rule reestimate_lexicon:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         stage=stage("latflow.align.reestimate.reestimate_lexicon"),
     message:
@@ -110,8 +110,8 @@ rule make_lm:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
     params:
         options=lambda wildcards: recipe.language.models[wildcards.lm].options.values(),
         stage=stage("latflow.lang.prepare.make_lm"),
@@ -139,8 +139,8 @@ rule train_language_model:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(1440),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(1440),
         gpu=TRAINING_GPUS,
     params:
         options=lambda wildcards: recipe.language.models[wildcards.lm].training_options,
@@ -171,8 +171,8 @@ rule mix_language_models:
         TORCH
     threads: 4
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
         gpu=DECODING_GPUS,
     params:
         weight=lambda wildcards: recipe.language.models[wildcards.lm].neural.weight,
@@ -198,8 +198,8 @@ rule make_grammar:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(20),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(20),
     params:
         stage=stage("latflow.lang.prepare.make_grammar"),
     message:
@@ -226,8 +226,8 @@ rule make_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         options=lambda wildcards: system_of(wildcards).graph_options.values(),
         sentences=recipe.options.decode.sentences,

@@ -47,8 +47,8 @@ rule train_network:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(2880),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(2880),
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
@@ -81,8 +81,8 @@ rule build_ctc_tree:
         TORCH
     threads: 1
     resources:
-        mem_mb=growing(2000),
-        runtime=growing(30),
+        mem_mb=per_attempt(2000),
+        runtime=per_attempt(30),
     params:
         stage=stage("latflow.align.ctc.build_ctc_tree"),
     message:
@@ -106,8 +106,8 @@ rule compile_ctc:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         subsampling=lambda wildcards: system_of(wildcards).subsampling,
         max_skipped_fraction=skippable,
@@ -130,8 +130,8 @@ use rule compile_ctc as spell_transcripts with:
         network="|".join(recipe.networks_of("attention")) or "none",
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         kind=lambda wildcards: system_of(wildcards).options.units,
         stage=stage("latflow.align.units.spell_transcripts"),
@@ -168,8 +168,8 @@ rule build_chain_tree:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         options=lambda wildcards: system_of(wildcards).options.tree.values(),
         stage=stage("latflow.gmm.chain_tree.build_chain_tree"),
@@ -222,8 +222,8 @@ rule align_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=lambda wildcards: system_of(
             wildcards
@@ -255,8 +255,8 @@ rule supervise_flat_start:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         subsampling=lambda wildcards: system_of(
             wildcards
@@ -334,8 +334,8 @@ rule align_network:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
         gpu=DECODING_GPUS,
     params:
         options=lambda wildcards: {
@@ -369,8 +369,8 @@ rule make_denominator:
         TORCH
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=lambda wildcards: system_of(wildcards).denominator_options.values(),
         stage=stage("latflow.graphs.denominator.make_denominator"),
@@ -396,8 +396,8 @@ rule compile_transcripts:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(240),
     params:
         stage=stage("latflow.align.graphs.compile_transcripts"),
     message:
@@ -445,8 +445,8 @@ rule train_sequence:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(2880),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(2880),
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:

@@ -71,8 +71,8 @@ rule join_lattices:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         options=recipe.search_options,
         scores=lambda wildcards: system_of(wildcards).scores_options,
@@ -168,8 +168,8 @@ rule join_alignments:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
         options=lambda wildcards: system_of(wildcards).align_options,
         graph=recipe.options.graph.values(),
@@ -265,8 +265,8 @@ rule join_features:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(240),
     params:
         options=recipe.gmm_frames.extraction,
         volumes=False,

@@ -88,8 +88,8 @@ rule make_report:
         "../../envs/report.yaml"
     threads: 1
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(30),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(30),
     params:
         results_dir=subpath(output.html, parent=True),
         config=recipe.options.split()[0],

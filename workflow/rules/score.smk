@@ -23,8 +23,8 @@ rule recognize_words:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(60),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(60),
     params:
         options=recipe.options.score.values(),
         stage=stage("latflow.scoring.score.recognize"),
@@ -52,8 +52,8 @@ use rule recognize_words as score_wer with:
     wildcard_constraints:
         split="|".join(["train", *recipe.evaluation_sets]),
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(20),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(20),
     params:
         seed=recipe.options.seed,
         stage=stage("latflow.scoring.score.score"),

@@ -16,8 +16,8 @@ rule package_model:
         "../../envs/serve.yaml"
     threads: 1
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
     params:
         options=lambda wildcards: PackagePlan(recipe, wildcards.system).package_options,
         stage=stage("latflow.serving.packaging.write_package"),
@@ -48,8 +48,8 @@ rule score_served:
         "../../envs/serve.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=recipe.options.score.values(),
         seed=recipe.options.seed,
@@ -77,8 +77,8 @@ rule transcribe:
         "../../envs/serve.yaml"
     threads: 16
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(480),
     params:
         options=lambda wildcards: transcription_of(wildcards).values(),
         max_skipped_fraction=skippable,
@@ -103,8 +103,8 @@ rule measure_capacity:
         "../../envs/serve.yaml"
     threads: 2  # of which the clients need one
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
+        mem_mb=per_attempt(8000),
+        runtime=per_attempt(60),
     params:
         options=recipe.options.capacity.values(),
         stage=stage("latflow.serving.capacity.measure_capacity"),

@@ -142,7 +142,7 @@ def _model_copy(arguments: Arguments) -> None:
     option("description", "YAML file; docs/networks.md", nargs="?"),
     option(
         "--dim-in",
-        "features a frame; of several streams side by side NAME=N,NAME=N",
+        "features per frame; of several streams side by side NAME=N,NAME=N",
         "40",
         metavar="N",
     ),
@@ -216,7 +216,7 @@ def _describe(arguments: Arguments) -> None:
 
 
 def _parts(arguments: Arguments) -> dict[str, int]:
-    """Return features a frame by stream; one of no name where there is one number."""
+    """Return features per frame by stream; one of no name where there is one number."""
     given = arguments.dim_in
     pairs = [setting.rpartition("=") for setting in given.split(",")]
     parts = {name: int(number) for name, _, number in pairs if number.isdecimal()}

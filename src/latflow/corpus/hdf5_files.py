@@ -193,7 +193,7 @@ class HdfSequences:
     """The sequences of a data set: frames, and labels of the same files or of others.
 
     Attributes:
-        dim: features a frame.
+        dim: features per frame.
         frames: where the frames of each are, by its id: a file, and its number there.
         labels: of the targets that are read.
     """

@@ -9,7 +9,7 @@ function. The score of an arc that consumes frame t with a transition-id of pdf 
 that of an arc that consumes none is -lm_scale * graph cost + extra. Final states cost
 lm_scale * their graph cost.
 
-Public: `scored`, `add_arcs`, `alignment_score`, `held_frames`.
+Public: `scored`, `add_arcs`, `alignment_score`, `frames_in_lattice`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def alignment_score(
     return float(log_likes[np.arange(len(pdfs)), pdfs].sum(dtype=np.float64))
 
 
-def held_frames(
+def frames_in_lattice(
     lattice: Lattice,
     labels: np.ndarray,
     alignment: np.ndarray,
@@ -165,7 +165,7 @@ def _held_frames(
     labels: np.ndarray,
     alignment: np.ndarray,
 ) -> np.ndarray:
-    """Find frames with an arc of the aligned label; arrays as for `held_frames`."""
+    """Find frames with an arc of the aligned label; as `frames_in_lattice`."""
     held = np.zeros(len(alignment), np.bool_)
     for s in range(len(frame)):
         t = frame[s]

@@ -68,7 +68,7 @@ import numpy as np
 from latflow.criteria.arc_scores import (
     add_arcs,
     alignment_score,
-    held_frames,
+    frames_in_lattice,
     scored,
 )
 from latflow.criteria.criterion import Evaluation, PathCriterion, Utterance
@@ -104,7 +104,7 @@ class Mmi(PathCriterion):
         boosts = self._boosts(utterance) if options.boost else None
         arcs = self.arcs(utterance, boosts)
         sums = forward_backward(arcs)
-        held = held_frames(arcs, self._labels(), alignment, sums.arc_posterior)
+        held = frames_in_lattice(arcs, self._labels(), alignment, sums.arc_posterior)
         said, is_inside = utterance.numerator, False
         if said is None and options.numerator == "words":
             said = word_paths(utterance.raw, utterance.words)

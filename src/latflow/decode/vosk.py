@@ -202,7 +202,7 @@ def _check_sizes(
     if features.dim + ivector_dim != dim_in:
         more = f" and i-vectors of {ivector_dim}" if ivector_dim else ""
         raise UserError(
-            f"the front end gives {features.dim} features a frame{more}, the network "
+            f"the front end gives {features.dim} features per frame{more}, the network "
             f"takes {dim_in}",
             file=model_dir,
             remedy="name the recipe that the network was trained with",

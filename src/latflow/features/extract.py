@@ -276,7 +276,7 @@ class KaldiExtractor(FeatureExtractor):
         return self.front_end.dim
 
     def feature_dim(self, sampling_rate: int) -> int:  # noqa: ARG002 - Lhotse's form
-        """Return the features a frame."""
+        """Return the features per frame."""
         return self.front_end.dim
 
     def extract(

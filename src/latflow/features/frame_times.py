@@ -73,7 +73,7 @@ class FrameTimes:
 
 
 def feature_dim(options: ExtractionOptions | LhotseExtractionOptions) -> int:
-    """Return the features a frame of one channel.
+    """Return the features per frame of one channel.
 
     Raises:
         UserError: the extractor cannot be made.

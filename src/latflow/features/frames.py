@@ -100,7 +100,7 @@ class FrameWriter(RaggedWriter):
 
     Args:
         folder: made if absent.
-        dim: features a frame, D.
+        dim: features per frame, D.
         frame_shift: time from one frame to the next, seconds.
         meta: further JSON values to keep with the frames.
     """

@@ -69,7 +69,7 @@ class LhotseExtractor:
         name: that Lhotse knows the features by.
         sample_rate: of the samples, Hz.
         frame_shift: time from one frame to the next, seconds.
-        dim: features a frame of one channel, D.
+        dim: features per frame of one channel, D.
         geometry: frames that a signal of so many samples should have, by Lhotse's count
             (one for each frame shift) or, with `snip_edges`, Kaldi's.
 

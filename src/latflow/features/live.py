@@ -166,7 +166,7 @@ class LiveFrames:
     Attributes:
         folder: as given.
         begin: int64 [N + 1], first frame of each utterance, counted over all.
-        dim: features a frame, D.
+        dim: features per frame, D.
         frame_shift: time from one frame to the next, seconds.
         sample_rate: of the samples, Hz.
         channels: that features are computed of; None for the cut's own.

@@ -56,7 +56,7 @@ class FeatureTransform(ABC):
 
     @abstractmethod
     def dim_out(self, dim_in: int) -> int:
-        """Return how many features a frame has afterwards, of `dim_in` before."""
+        """Return how many features per frame has afterwards, of `dim_in` before."""
 
     @abstractmethod
     def to_config(self) -> dict[str, Any]:

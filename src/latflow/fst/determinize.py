@@ -1,7 +1,7 @@
 """Determinization of small transducers whose output is a known word sequence.
 
 kaldifst determinizes whatever FST there is, one at a time under Python's lock. The
-machines behind training graphs are special: every path through one state has put out
+machines behind training graphs are special: every path through one state has emitted
 the same number of words of the one transcript (its *position*). What an element of a
 subset still owes in output is then a range of the transcript, and weights are all that
 subsets carry. This module does the same as kaldifst's `determinize_star(use_log=True)`
@@ -318,7 +318,7 @@ def determinize(
     Args:
         begin: int64[S + 1]; state 0 is the start.
         links: LINK, by source.
-        position: int64[S]; how many of the words have been put out in a state.
+        position: int64[S]; how many of the words have been emitted in a state.
         final: float64[S], cost, +inf where not final; all words are out there.
         words: int64[N].
 

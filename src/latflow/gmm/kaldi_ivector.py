@@ -279,6 +279,6 @@ def _read_extraction(path: Path) -> dict[str, str]:
 
 
 def _check_finite(path: Path, *arrays: np.ndarray) -> None:
-    """Refuse numbers that are none."""
+    """Refuse NaN and infinite numbers."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise UserError("numbers that are not finite", file=path, remedy=_SAME)

@@ -2,7 +2,7 @@
 
 The same compositions as L o W, C o (L o W) and H o (C o L o W) of FSTs, for a linear W.
 A machine is an array of links (`LINK`), by source, with state 0 as its start; for each
-state `position` says how many words have been put out, and `final` its final cost.
+state `position` says how many words have been emitted, and `final` its final cost.
 
 Public: `compose_words`, `expand_context`, `expand_hmms`.
 

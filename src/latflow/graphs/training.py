@@ -102,7 +102,7 @@ class TrainingGraphCompiler:
             utterance: its id, for messages.
 
         Returns:
-            (LINK, labels are phones, state 0 is the start; int64[S], words put out in
+            (LINK, labels are phones, state 0 is the start; int64[S], words emitted in
             a state; float64[S], cost, +inf where not final). All states are on a path.
 
         Raises:
@@ -191,7 +191,7 @@ class PhoneExpansion:
         Args:
             links: LINK; labels are phones and disambiguation symbols, state 0 is the
                 start.
-            position: int64[S]; how many of the words have been put out in a state.
+            position: int64[S]; how many of the words have been emitted in a state.
             final: float64[S], cost, +inf where not final; all words are out there.
             words: int64[N].
 

@@ -4,8 +4,8 @@
 * `weights.safetensors`: parameters and running statistics, float32, by name
 * `priors.npy`: float32 [K], shares of the first output's classes; [0] where there are
   none
-* `meta.json`: features a frame, classes of the outputs, frame subsampling, and what the
-  caller adds (criterion, scales, parent, commit, versions, ...); `scores:
+* `meta.json`: features per frame, classes of the outputs, frame subsampling, and what
+  the caller adds (criterion, scales, parent, commit, versions, ...); `scores:
   log_likelihoods` says that the outputs themselves are log-likelihoods (as LF-MMI
   trains them), else they are turned into posteriors by a softmax; `ctc` that these are
   of labels and the blank, whose sums over paths are probabilities of transcripts;
@@ -86,8 +86,8 @@ class AcousticNetwork:
         found = Normalizer.from_meta(self.meta.get("normalization"))
         if found.mean is not None and len(found.mean) != self.network.dim_in:
             raise UserError(
-                f"the model's meta.json normalizes {len(found.mean)} features a frame, "
-                f"but the network reads {self.network.dim_in}",
+                f"the model's meta.json normalizes {len(found.mean)} features per "
+                f"frame, but the network reads {self.network.dim_in}",
                 remedy="train the network again",
             )
         return found

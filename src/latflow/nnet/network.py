@@ -76,7 +76,7 @@ class Network(nn.Module):
 
     Args:
         description: the layers.
-        dim_in: features a frame.
+        dim_in: features per frame.
         classes: number of classes of each output, by the output's or its target's name.
         seed: of the parameters' start; the same seed gives the same network.
 

@@ -315,7 +315,7 @@ def _component(reader: KaldiReader, name: str, nodes: Mapping[str, Node]) -> Com
 
 
 def _check_finite(reader: KaldiReader, name: str, token: str, value: Any) -> None:
-    """Refuse numbers that are none."""
+    """Refuse NaN and infinite numbers."""
     if not np.all(np.isfinite(value)):
         reader.fail(f"component {name}: <{token}> has numbers that are not finite")
 

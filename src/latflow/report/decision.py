@@ -109,7 +109,7 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
     verdict = results.verdict(system, test)
     if verdict is not None:
         lead += (
-            f", {verdict.change} beside {verdict.old} (interval {verdict.interval}, "
+            f", {verdict.words} (interval {verdict.interval}, "
             f"p {p_text(verdict.found.p_value)})"
         )
     lead += "."

@@ -43,6 +43,14 @@ class Verdict:
         return f"{self.found.difference:+.2f}"
 
     @property
+    def words(self) -> str:
+        """The difference as a sentence has it."""
+        size, side = abs(self.found.difference), "better"
+        if self.found.difference > 0:
+            side = "worse"
+        return f"{size:.2f} points {side} than {self.old}"
+
+    @property
     def interval(self) -> str:
         """Bounds of the difference, per cent absolute."""
         return interval_text(self.found)

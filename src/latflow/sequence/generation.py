@@ -27,7 +27,7 @@ import numpy as np
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
 from latflow.align.corpus import AlignmentArchive
 from latflow.align.graphs import TrainingGraphs, Transcripts
-from latflow.criteria.arc_scores import held_frames
+from latflow.criteria.arc_scores import frames_in_lattice
 from latflow.criteria.criterion import LatticeCriterion, Utterance
 from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.search_graph import ArcArrays, GraphFile
@@ -358,7 +358,7 @@ class Generator:
     ) -> None:
         """Measure depth and coverage; oracle errors, if the utterance is sampled."""
         result.add("depth", float(np.count_nonzero(lattice.transition_id)))
-        held = held_frames(lattice, self.model.pdf, alignment)
+        held = frames_in_lattice(lattice, self.model.pdf, alignment)
         result.add("numerator_in_lattice", float(held.sum()))
         key = zlib.crc32(result.utterance.encode())
         if self._oracle_every and key % self._oracle_every == 0:

@@ -36,7 +36,7 @@ class DepthOptions(Options):
 
 
 class LatticeSearchOptions(BeamOptions):
-    """The search for lattices, in each step, with the network of the moment."""
+    """The search for lattices, in each step, with the current network."""
 
     lattice_beam: PositiveFloat = 8.0
     """Paths costing more than the best of the utterance plus this are left out of the
@@ -68,7 +68,7 @@ class AlignmentOptions(AlignOptions):
 
     source: Literal["static", "on_the_fly"] = "static"
     """`static` takes those that the network's seed was trained on; `on_the_fly` aligns
-    each utterance in each step with the network of the moment."""
+    each utterance in each step with the current network."""
     on_failure: Literal["static", "skip"] = "static"
     """Treatment of an utterance that cannot be aligned. `static` takes its static
     alignment, if it has one; `skip` leaves it out of the step. The ledger names it."""
@@ -92,7 +92,7 @@ class SequenceOptions(Options):
     """Sequence training: lattices and alignments made on the fly."""
 
     lattices: LatticeSearchOptions = LatticeSearchOptions()
-    """The search for lattices, in each step, with the network of the moment."""
+    """The search for lattices, in each step, with the current network."""
     alignments: AlignmentOptions = AlignmentOptions()
     """The alignments that say what is right."""
     dev_search: DevSearchOptions = DevSearchOptions()

@@ -231,7 +231,7 @@ def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
     for what, expected, found in (
         ("normalization", seed.normalizer.to_meta(), teacher.normalizer.to_meta()),
         ("classes", seed.meta["classes"], teacher.meta["classes"]),
-        ("features a frame", seed.network.dim_in, teacher.network.dim_in),
+        ("features per frame", seed.network.dim_in, teacher.network.dim_in),
         ("subsampling", seed.network.subsampling, teacher.network.subsampling),
     ):
         if found != expected:

@@ -207,7 +207,7 @@ def _write_system(
         fault = f"{classes} outputs, and {transitions.num_pdfs} pdfs"
     elif (dim := network.dim_in - found.ivector_dim) != conf.front_end.dim:
         fault = (
-            f"the network takes {dim} features a frame, conf/ gives "
+            f"the network takes {dim} features per frame, conf/ gives "
             f"{conf.front_end.dim}"
         )
     if fault:

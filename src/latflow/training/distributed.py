@@ -51,7 +51,7 @@ class Backend:
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """Replace each tensor by that of the rank `root`."""
 
-    def share(self, item: Any, root: int = 0) -> Any:  # noqa: ARG002 - one rank alone
+    def broadcast_object(self, item: Any, root: int = 0) -> Any:  # noqa: ARG002 - one rank alone
         """Return what the rank `root` calls with; others' items are not looked at.
 
         Args:
@@ -67,7 +67,7 @@ class Backend:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
 
-    def admit(self) -> None:
+    def accept_new_ranks(self) -> None:
         """Let ranks in that have come since; all ranks ask, after a checkpoint.
 
         With Horovod's elastic mode this may end the training's function with an
@@ -137,7 +137,7 @@ class TorchBackend(Backend):
         for tensor in tensors:
             self._torch.broadcast(tensor, root)
 
-    def share(self, item: Any, root: int = 0) -> Any:
+    def broadcast_object(self, item: Any, root: int = 0) -> Any:
         """See `Backend`."""
         items = [item if self.rank == root else None]
         self._torch.broadcast_object_list(items, root, device=torch.device("cpu"))
@@ -213,7 +213,7 @@ class HorovodBackend(Backend):
         """Return the tensor, or its copy on the CPU where Horovod has no NCCL."""
         return tensor.cpu() if tensor.is_cuda and not self._has_nccl else tensor
 
-    def share(self, item: Any, root: int = 0) -> Any:
+    def broadcast_object(self, item: Any, root: int = 0) -> Any:
         """See `Backend`."""
         name = self._name("share")
         return self._horovod.broadcast_object(item, root_rank=root, name=name)
@@ -226,7 +226,7 @@ class HorovodBackend(Backend):
         """See `Backend`."""
         self.any(flag=False)
 
-    def admit(self) -> None:
+    def accept_new_ranks(self) -> None:
         """See `Backend`."""
         self.on_admit()
 

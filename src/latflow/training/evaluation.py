@@ -27,7 +27,7 @@ from latflow.training.labels import LabelStore
 from latflow.training.memory import enough_for_pass
 from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.steps import LOSS, Part, Passes, add_loss, parts_of
+from latflow.training.steps import LOSS, ForwardPasses, Part, add_loss, parts_of
 
 _NAMED = 8  # utterances in a message
 
@@ -61,7 +61,7 @@ def evaluate(
     was_training = network.training
     network.eval()
     scorer = GraphedNetwork(network, partial(passes_in, options.precision, device))
-    passes = Passes(scorer, criterion, options, Clock())
+    passes = ForwardPasses(scorer, criterion, options, Clock())
     suspects: set[str] = set()
     with closing(batches.epoch(0, rank=backend.rank, size=backend.size)) as parts:
         for batch, loss in passes(parts):

@@ -48,7 +48,7 @@ from latflow.training.supervised import (
     SupervisedSource,
     open_supervisions,
 )
-from latflow.training.task import Task, adopt, read_network, run_training
+from latflow.training.task import Task, load_matching, read_network, run_training
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class LfmmiTask(Task):
         )
         _check_outputs(network, job.network)
         if job.parent_dir is not None:
-            adopt(network, job.parent_dir)
+            load_matching(network, job.parent_dir)
         self.network = network.to(device)
         graphs = ChainGraphs.read(job.chain_dir)
         denominator = Denominator(

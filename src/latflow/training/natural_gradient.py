@@ -118,7 +118,7 @@ class NaturalGradient(optim.SGD):
             hook.remove()
         # hooks outlive the optimizer where it is replaced
         mine = weakref.ref[NaturalGradient](self)
-        looks = [(own, _Look(mine, weakref.ref(own))) for own in self._maps]
+        looks = [(own, _StatisticsHook(mine, weakref.ref(own))) for own in self._maps]
         self._hooks = [
             own.module.register_forward_hook(look)
             for own, look in looks
@@ -402,7 +402,7 @@ def _factors_of(maps: Sequence[_Map]) -> list[Tensor]:
     return [stacked([own.factors[i] for own in maps]) for i in range(len(_NAMES))]
 
 
-class _Look:
+class _StatisticsHook:
     """A hook that lets a map see its inputs, and the derivatives to its outputs."""
 
     def __init__(

@@ -51,7 +51,7 @@ class FrameReader(ABC):
         normalizer: applied to what is read.
 
     Attributes:
-        dim: features a frame, D.
+        dim: features per frame, D.
         normalizer: what `fill` applies.
         perturbation: speeds and volumes of the utterances, or None; with them labels
             of frame t are those at the time `speed x (t + center) - center`.

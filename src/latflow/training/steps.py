@@ -9,7 +9,7 @@ order: noise, L2, the rule on outliers, clipping by the norm of the whole, the o
 On a GPU nobody waits for a step: its numbers travel to the processor while the next
 one is under way, and are looked at then (`Measured.read`).
 
-Public: `Stepper`, `Passes`, `Measured`, `Part`.
+Public: `Stepper`, `ForwardPasses`, `Measured`, `Part`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from latflow.training.outliers import OutlierRule, Verdict
 from latflow.training.progress import Clock
 
 LOSS = "loss"
-CHECKPOINT, STOP = "checkpoint", "stop"  # wishes of ranks, added up like the rest
+CHECKPOINT, STOP = "checkpoint", "stop"  # requests of ranks, added up like the rest
 _NAMED = 8  # utterances in a message
 _CONSTRAIN = -1  # in the place of a rank, for the draw of a step
 _FIXED = (FRAMES, LOSS, CHECKPOINT, STOP)
@@ -147,7 +147,7 @@ class Stepper:
         rule = options.outliers
         self.outliers = None if rule is None else OutlierRule(rule)
         self._names = (*_FIXED, *criterion.statistics)
-        self._unheard: dict[str, float] = {}
+        self._pending_sums: dict[str, float] = {}
 
     def make(
         self,
@@ -156,7 +156,7 @@ class Stepper:
         learning_rate: float,
         clock: Clock,
         *,
-        wishes: Mapping[str, bool],
+        requests: Mapping[str, bool],
     ) -> Measured:
         """Make a step.
 
@@ -165,7 +165,7 @@ class Stepper:
             step: its number, from 1.
             learning_rate: of the optimizer.
             clock: told where the time goes.
-            wishes: whether this rank wants a checkpoint, or to stop.
+            requests: whether this rank wants a checkpoint, or to stop.
 
         Returns:
             Its numbers: sums over parts (and ranks, unless parameters are averaged)
@@ -175,8 +175,8 @@ class Stepper:
         self.gradient.clear()
         numbers = torch.zeros(len(self._names), dtype=torch.float64, device=self.device)
         parts = self._accumulate(batches, numbers, clock)
-        for wish, is_wanted in wishes.items():
-            numbers[self._names.index(wish)].fill_(float(is_wanted))
+        for request, is_wanted in requests.items():
+            numbers[self._names.index(request)].fill_(float(is_wanted))
         if not self.averages_parameters:
             with clock.during("reduce"):
                 self.backend.all_reduce_([self.gradient.vector, numbers])
@@ -185,10 +185,10 @@ class Stepper:
         measured = torch.cat([numbers, norm.double()[None]])
         return self._measured(step, parts, measured, is_outlier=is_outlier)
 
-    def hear(self, numbers: Mapping[str, float]) -> None:
+    def add_sums(self, numbers: Mapping[str, float]) -> None:
         """Pass the sums of a step, of all ranks, on to the criterion.
 
-        Ranks that train alone keep theirs until they meet.
+        Ranks that train alone keep theirs until `sync_sums`.
 
         Args:
             numbers: of all ranks, or of this one where it trains alone.
@@ -197,14 +197,14 @@ class Stepper:
             self.criterion.stepped(numbers)
             return
         for name, value in numbers.items():
-            self._unheard[name] = self._unheard.get(name, 0.0) + value
+            self._pending_sums[name] = self._pending_sums.get(name, 0.0) + value
 
-    def meet(self) -> None:
+    def sync_sums(self) -> None:
         """Pass on what ranks that train alone have kept; all of them call it."""
-        if self._unheard:
-            totals = self.backend.all_reduce_numbers([*self._unheard.values()])
-            heard = dict(zip(self._unheard, totals, strict=True))
-            self._unheard.clear()
+        if self._pending_sums:
+            totals = self.backend.all_reduce_numbers([*self._pending_sums.values()])
+            heard = dict(zip(self._pending_sums, totals, strict=True))
+            self._pending_sums.clear()
             self.criterion.stepped(heard)
 
     def _accumulate(
@@ -212,7 +212,7 @@ class Stepper:
     ) -> list[Part]:
         """Add up gradients and numbers of this rank's shares."""
         parts: list[Part] = []
-        passes = Passes(self.scorer, self.criterion, self.options, clock)
+        passes = ForwardPasses(self.scorer, self.criterion, self.options, clock)
         for batch, loss in passes(batches):
             with clock.during("backward"), enough_for_pass(batch):
                 if loss.value.requires_grad:
@@ -347,7 +347,7 @@ class RunningStatistics:
 
 
 @dataclass(frozen=True, eq=False)
-class Passes:
+class ForwardPasses:
     """Forward passes and the criterion, so many under way as the criterion allows.
 
     Attributes:

@@ -13,7 +13,7 @@ the model folder. That holds the model (`latflow.nnet.model_dir`), and beside it
 Checkpoints are in another folder, below the digest of what the training depends on, and
 are removed when the model is written.
 
-Public: `Task`, `run_training`, `read_network`, `adopt`, `scale_card`.
+Public: `Task`, `run_training`, `read_network`, `load_matching`, `scale_card`.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def read_network(file: Path, features: Frames) -> NetworkDescription:
     return NetworkDescription.load(file).with_parts(dict(parts))
 
 
-def adopt(network: Network, parent: Path) -> None:
+def load_matching(network: Network, parent: Path) -> None:
     """Take over the parameters of another network, by name, where shapes agree.
 
     The other network may have layers more or fewer, or other outputs. Statistics of

@@ -51,7 +51,7 @@ from latflow.training.options import (
     TrainingOptions,
 )
 from latflow.training.readers import estimate_normalizer, open_features
-from latflow.training.task import Task, adopt, read_network, run_training
+from latflow.training.task import Task, load_matching, read_network, run_training
 
 NetworkRunOptions: TypeAlias = Annotated[
     AttentionRunOptions | CeRunOptions | CtcRunOptions, Field(discriminator="type")
@@ -183,7 +183,7 @@ class NetworkTask(Task):
         )
         _check_decoded(network, options.type, job.network)
         if job.parent_dir is not None:
-            adopt(network, job.parent_dir)
+            load_matching(network, job.parent_dir)
         self.network = network.to(device)
         self.pretraining = pretraining_of(network, options.training, options.seed)
         smoothing = options.training.label_smoothing

@@ -204,7 +204,7 @@ class Trainer:
         now.last_train = train
         now.next_epoch()
         self._save()
-        self.backend.admit()
+        self.backend.accept_new_ranks()
 
     def _add_layer(self) -> None:
         """Add the layer that falls due with this epoch, if there is one."""
@@ -246,7 +246,7 @@ class Trainer:
             now.step,
             self._rate(),
             self._clock,
-            wishes={
+            requests={
                 CHECKPOINT: due and self.backend.is_main,
                 STOP: self.should_stop(),
             },
@@ -256,15 +256,15 @@ class Trainer:
         every = options.parameter_averaging
         if every is not None and now.step % every == 0:
             self._stepper.synchronize()
-        wishes = self._look_at(measured)
+        requests = self._look_at(measured)
         if options.dev_interval and now.step % options.dev_interval == 0:
             self._evaluate_within()
-        if wishes[STOP] or wishes[CHECKPOINT]:
+        if requests[STOP] or requests[CHECKPOINT]:
             self._drain()
             self._save()
-            if wishes[STOP]:
+            if requests[STOP]:
                 raise Interrupted
-            self.backend.admit()
+            self.backend.accept_new_ranks()
 
     def _evaluate_within(self) -> None:
         """Evaluate on dev within an epoch."""
@@ -300,25 +300,25 @@ class Trainer:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._take(pending)
-        self._stepper.meet()
+        self._stepper.sync_sums()
 
     def _take(self, measured: Measured) -> dict[str, float]:
-        """Check, add up and log the numbers of a step; returns its wishes."""
+        """Check, add up and log the numbers of a step; returns its requests."""
         numbers = measured.read()
         norm = numbers.pop("gradient_norm")
         if not (math.isfinite(norm) and math.isfinite(numbers[LOSS])):
             together = Backend() if self._stepper.averages_parameters else self.backend
             raise not_finite(measured, norm, numbers[LOSS], together)
-        wishes = {wish: numbers.pop(wish) for wish in (CHECKPOINT, STOP)}
-        self._stepper.hear(numbers)
+        requests = {request: numbers.pop(request) for request in (CHECKPOINT, STOP)}
+        self._stepper.add_sums(numbers)
         if self._stepper.averages_parameters:
-            wishes = self._agreed(wishes, measured.step)
+            requests = self._agreed(requests, measured.step)
         self._now.add(numbers)
         if measured.is_outlier:
             self._note_outlier(measured, numbers, norm)
         if measured.step % self.options.log_interval == 0:
             self._log_step(measured.step, norm)
-        return wishes
+        return requests
 
     def _note_outlier(
         self, measured: Measured, numbers: Mapping[str, float], norm: float
@@ -336,13 +336,13 @@ class Trainer:
         self._now.outliers.append(found)
         self._write("outlier", **found)
 
-    def _agreed(self, wishes: dict[str, float], step: int) -> dict[str, float]:
+    def _agreed(self, requests: dict[str, float], step: int) -> dict[str, float]:
         """Return what all ranks ask for, where they meet only to average parameters."""
         every = self.options.parameter_averaging
         if every is None or step % every != 0:
-            return dict.fromkeys(wishes, 0.0)
-        self._stepper.meet()
-        own = [float(self.should_stop()), wishes[CHECKPOINT]]
+            return dict.fromkeys(requests, 0.0)
+        self._stepper.sync_sums()
+        own = [float(self.should_stop()), requests[CHECKPOINT]]
         stop, checkpoint = self.backend.all_reduce_numbers(own)
         return {CHECKPOINT: checkpoint, STOP: stop}
 
@@ -440,7 +440,7 @@ class Trainer:
     def _restore(self) -> None:
         """Go on from the newest checkpoint, if there is one; the same on all ranks."""
         found = self.store.latest() if self.backend.is_main else None
-        found = self.backend.share(found)
+        found = self.backend.broadcast_object(found)
         if found is None:
             self.backend.broadcast_(list(self.network.state_dict().values()))
             return
@@ -468,7 +468,7 @@ class Trainer:
             if self.backend.is_main:
                 found = [self.store.load(Position(e + 1))["model"] for e in epochs]
                 state = average_states(found)
-            self.network.load_state_dict(self.backend.share(state))
+            self.network.load_state_dict(self.backend.broadcast_object(state))
         if self.backend.is_main:
             self.store.end(self._choice.wanted)
         dev = self.evaluate() if len(epochs) > 1 else now.history[epochs[0] - 1]

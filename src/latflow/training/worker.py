@@ -115,7 +115,7 @@ def run_elastic(train: Callable[[Backend], None]) -> None:
         def sync(self) -> None:
             """Do nothing: the trainer's first operation shares it."""
 
-    state = OnDisk(backend.share, lambda: backend.rank)
+    state = OnDisk(backend.broadcast_object, lambda: backend.rank)
 
     @elastic.run
     def attempt(state: Any) -> None:

@@ -34,7 +34,7 @@ ATTENTION = {"attention_small": (991_010, None)}
 IMAGES = {"mdlstm_ctc_small": (40_811, None)}
 # the same, of windows of 400 samples
 SAMPLES = {"waveform_tdnnf_chain_small": (1_469_640, 21)}
-# parameters with 1200 pdfs, features a frame, layers of the front end with parameters
+# parameters with 1200 pdfs, features per frame, layers of the front end with parameters
 FRONT_ENDS = {
     "tdnnf_small_augmented": (842_544, 40, set()),
     "waveform_tdnnf_small": (852_984, 400, {"mel", "pcen"}),

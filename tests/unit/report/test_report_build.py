@@ -144,7 +144,8 @@ def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
     )
     change, low, high = map(float, found.groups())
     assert low < change < high
-    assert f"{change:+.2f} beside mono (interval {low:+.2f} to {high:+.2f}, p " in told
+    better = f"{-change:.2f} points better than mono"
+    assert f"{better} (interval {low:+.2f} to {high:+.2f}, p " in told
 
 
 @pytest.mark.slow

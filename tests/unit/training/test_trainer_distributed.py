@@ -252,7 +252,7 @@ def test_one_process_needs_no_back_end(task, tmp_path):
     assert isinstance(backend, Backend)
     assert backend.is_main
     assert backend.gather("a") == ["a"]
-    assert backend.share("a") == "a"
+    assert backend.broadcast_object("a") == "a"
     assert not backend.any(flag=False)
     assert backend.any(flag=True)
     assert resolve_backend("horovod", 1) == "none"

@@ -20,7 +20,7 @@ from latflow.training.optimizers import (
 from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP
 
-WISHES = {CHECKPOINT: False, STOP: False}
+REQUESTS = {CHECKPOINT: False, STOP: False}
 SGD = {"type": "sgd"}
 
 
@@ -38,7 +38,7 @@ def one_step(task, folder, *, data=None, **training):
     before = [p.detach().clone() for p in trainer.network.parameters()]
     batches = list(trainer.batches.epoch(0))[: trainer.options.accumulate]
     stepper = trainer._stepper
-    measured = stepper.make(batches, 1, 0.5, Clock(), wishes=WISHES)
+    measured = stepper.make(batches, 1, 0.5, Clock(), requests=REQUESTS)
     after = [p.detach().clone() for p in trainer.network.parameters()]
     return trainer, batches, before, after, measured.read()
 
