@@ -218,8 +218,9 @@ def test_changed_code_reruns_what_reaches_it(finished):
     recipe = finished.folder / "tiny.yaml"
     module.write_text(text + "\n# a comment\n")
     assert not plan(finished, "--configfile", recipe)
-    assert "ahead=2 * threads" in text
-    module.write_text(text.replace("ahead=2 * threads", "ahead=3 * threads"))
+    ahead = "ahead=2 * job.threads"
+    assert ahead in text
+    module.write_text(text.replace(ahead, "ahead=3 * job.threads"))
     planned = plan(finished, "--configfile", recipe)
     module.write_text(text)
     assert planned == SCORING

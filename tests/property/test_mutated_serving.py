@@ -133,10 +133,16 @@ def write_vosk_with_ivectors(folder, rng):
     write_system(given, rng, kind="lfmmi", layers=SUBSAMPLED | ONE_LAYER, dim=15)
     ivector_model(rng, 13).save(given / "extractor.npz")
     export_vosk(
-        given / "model", given / "lang", given / "HCLG.fst", folder / "vosk",
-        features=FrontEndOptions(), sample_rate=8000,
-        ivectors=given / "extractor.npz",
-    )  # fmt: skip
+        VoskFiles(
+            model_dir=given / "model",
+            lang_dir=given / "lang",
+            graph=given / "HCLG.fst",
+            ivectors=given / "extractor.npz",
+        ),
+        out_dir=folder / "vosk",
+        features=FrontEndOptions(),
+        sample_rate=8000,
+    )
     (folder / "vosk/ivector/ivector_extractor.conf").write_text(
         "--num-gselect=5\n--min-post=0.025\n--posterior-scale=0.1\n"
         "--max-remembered-frames=1000\n--max-count=100\n--ivector-period=10\n"

@@ -264,9 +264,10 @@ def test_disk_space(prepared, look, monkeypatch, free, severity):
 def test_what_will_be_written_is_features_of_all_and_lattices_of_all(tmp_path):
     """A second of train, and one of dev that two systems decode, one in 3 frames."""
 
-    def size(split, streams, decoded):
+    def size(split, streams, decoded, networks=0.0):
         survey = SimpleNamespace(seconds=1.0, split=split)
-        (told,) = doctor._disk([survey], streams, decoded, tmp_path)
+        writes = Writes(decoded, networks)
+        (told,) = doctor._disk([survey], streams, writes, tmp_path)
         return told.what
 
     kept = 100 * (4 * 13 * 2 + 8)
@@ -275,6 +276,7 @@ def test_what_will_be_written_is_features_of_all_and_lattices_of_all(tmp_path):
     assert f"about {2 * kept / 1e3:.3g} kB;" in size("train", [mfcc, mfcc], 133.3)
     more = kept + 133.3 * doctor.LATTICE_BYTES_PER_FRAME
     assert f"about {more / 1e3:.3g} kB;" in size("dev", [mfcc], 133.3)
+    assert "about 5 GB;" in size("dev", [mfcc], 133.3, networks=5e9)
 
 
 def test_unreadable_manifest_is_an_error(prepared, look, tmp_path):
