@@ -134,7 +134,7 @@ class Supervisions(RaggedStore):
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisionSource:
-    """What supervision is made from: alignments, or lattices of pronunciations."""
+    """Source of supervision: alignments, or lattices of pronunciations."""
 
     model_dir: Path
     """Folder of the system that aligned."""

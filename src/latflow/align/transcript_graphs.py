@@ -75,7 +75,7 @@ class TranscriptGraphs(GraphStore):
 
 @dataclass(frozen=True)
 class Compilation:
-    """How the graphs of a store are made."""
+    """Compilation of the graphs of a store: what they are made of."""
 
     kind: type[TranscriptGraphs]
     """Of the store."""
@@ -86,7 +86,7 @@ class Compilation:
     ledger: Ledger
     """Gets the utterances that have no graph."""
     more_meta: Callable[[], Mapping[str, Any]] = dict
-    """What is known of all graphs in the end."""
+    """Facts of all graphs, known in the end."""
 
 
 def write_transcript_graphs(

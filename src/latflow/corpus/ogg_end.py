@@ -1,4 +1,4 @@
-"""Whether an Ogg file (Opus, Vorbis, FLAC) goes to its end.
+"""Tell whether an Ogg file (Opus, Vorbis, FLAC) goes to its end.
 
 It is made of pages, the last of which is marked. Who stops uploading, or recording by
 force, leaves a file without it, whose pages so far are read like any other's.

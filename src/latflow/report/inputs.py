@@ -249,7 +249,7 @@ def read_log(path: Path) -> Log | None:
 
 
 class _Means(dict[str, Any]):
-    """What a line of a log tells; what it should have, and lacks, is an error."""
+    """Values of a line of a log; what it should have, and lacks, is an error."""
 
     def __init__(self, told: Mapping[str, Any], path: Path) -> None:
         nested = (_Means(v, path) if isinstance(v, dict) else v for v in told.values())

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.corpus.options import CorpusOptions, NoSource
@@ -40,6 +40,9 @@ from latflow.workflow.language import check_lexicon
 from latflow.workflow.machine import device_memory, gpus
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Dictionary, Survey, survey_source
+
+if TYPE_CHECKING:
+    from latflow.training.memory import TrainingMemory
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 FLOAT_BYTES = 4
@@ -71,13 +74,14 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
     Returns:
         Findings, the worst first.
     """
+    sizes = _network_sizes(recipe)
     return _sorted(
         [
             *_networks(recipe),
             *_device(recipe),
-            *_memory(recipe),
+            *_memory(recipe, {name: memory for name, (memory, _) in sizes.items()}),
             *map(finding_of, recipe.language.model_errors()),
-            *_data(recipe),
+            *_data(recipe, sum(disk for _, disk in sizes.values())),
         ]
     )
 
@@ -105,9 +109,10 @@ def _networks(recipe: Recipe) -> list[Finding]:
     return []
 
 
-def _memory(recipe: Recipe) -> Iterator[Finding]:
+def _memory(
+    recipe: Recipe, found: Mapping[str, TrainingMemory | None]
+) -> Iterator[Finding]:
     """Compare what the largest training keeps in memory with what there is of it."""
-    found = _of_networks(recipe, "memory")
     known = {name: memory for name, memory in found.items() if memory is not None}
     if not known:
         return
@@ -132,21 +137,27 @@ def _memory(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("note", place, what, "nothing to do")
 
 
-def _of_networks(recipe: Recipe, what: Literal["memory", "disk"]) -> dict[str, Any]:
-    """Return what the networks of a recipe take; {} where that cannot be known."""
+def _network_sizes(recipe: Recipe) -> dict[str, tuple[TrainingMemory | None, float]]:
+    """Return what networks take of memory and disk (bytes); {} if it is not known."""
     try:
         from latflow.workflow.network_sizes import NetworkSizes
     except ModuleNotFoundError:  # torch is in the environments of the jobs alone
         return {}
     try:
         sizes = NetworkSizes(recipe, split_sizes(Path(recipe.results)))
-        return {name: getattr(sizes, what)(name) for name in recipe.networks}
+        return {
+            name: (sizes.memory(name), sizes.disk(name)) for name in recipe.networks
+        }
     except UserError:  # of a network told by `_networks`, of frames by their readers
         return {}
 
 
-def _data(recipe: Recipe) -> list[Finding]:
-    """Examine the prepared corpora of an experiment, or else their sources."""
+def _data(recipe: Recipe, networks: float) -> list[Finding]:
+    """Examine the prepared corpora of an experiment, or else their sources.
+
+    Args:
+        networks: bytes of networks and checkpoints.
+    """
     results = Path(recipe.results)
     prepared = {
         split: path
@@ -156,9 +167,7 @@ def _data(recipe: Recipe) -> list[Finding]:
     lexicon = recipe.language.lexicon
     options = recipe.options
     common = (options.lang, options.features, results)
-    writes = Writes(
-        _decoded_per_second(recipe), sum(_of_networks(recipe, "disk").values())
-    )
+    writes = Writes(_decoded_per_second(recipe), networks)
     if len(prepared) == len(recipe.splits):
         lang_dir = results / "lang"
         return examine(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Any
 from latflow.errors import UserError
 from latflow.features.options import LhotseExtractionOptions
 from latflow.files import read_yaml
+from latflow.graphs.options import GraphOptions
 from latflow.nnet.described import (
     OutputLoss,
     described_layers,
@@ -85,14 +87,14 @@ class Network(System):
         return f"configuration nnet.systems.{self.name}"
 
     @property
+    @abstractmethod
     def base(self) -> BaseNetwork:
         """The network whose description it has: itself, or that of its parents."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def training_set(self) -> str:
         """Name of the set that it is trained on."""
-        raise NotImplementedError
 
     @property
     def has_full_scale(self) -> bool:
@@ -242,7 +244,7 @@ class Network(System):
         return options.values()
 
     @property
-    def graph_options(self) -> Any:
+    def graph_options(self) -> GraphOptions:
         """Scales of transitions in its graphs."""
         owner = self.tree_owner
         own = owner.options if isinstance(owner, Network) else None
@@ -448,9 +450,9 @@ class BaseNetwork(Network):
         self._check_kind()
         super().check()
 
+    @abstractmethod
     def _check_kind(self) -> None:
         """Refuse what a training of its kind cannot do."""
-        raise NotImplementedError
 
     def _check_start(self, parent: Network) -> None:
         """Refuse a network to start from that cannot be learnt from."""

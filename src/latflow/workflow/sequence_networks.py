@@ -14,7 +14,7 @@ from latflow.graphs.options import GraphOptions
 from latflow.scoring.options import ComparisonOptions
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.workflow.networks import BaseNetwork, Network
-from latflow.workflow.systems import System, unless_set
+from latflow.workflow.systems import GmmSystem, System, unless_set
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class SequenceNetwork(Network):
         return self.parent.base
 
     @property
-    def gmm_ancestor(self) -> Any:
+    def gmm_ancestor(self) -> GmmSystem | None:
         """The GMM system that its base goes back to; None if it started without one."""
         return self.base.gmm_ancestor
 

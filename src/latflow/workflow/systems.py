@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,7 @@ Settings = TypeVar("Settings", bound=Options)
 
 
 @dataclass(frozen=True, eq=False)
-class System:
+class System(ABC):
     """A system of a recipe; the base of its kinds.
 
     Attributes:
@@ -61,9 +62,9 @@ class System:
         return self.experiment.results
 
     @property
+    @abstractmethod
     def kind(self) -> str:
         """Type of the system (`mono`, `ce`, ...)."""
-        raise NotImplementedError
 
     @property
     def model(self) -> str:
