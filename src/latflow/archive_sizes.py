@@ -6,8 +6,6 @@ empty, it looks whole, and results would count what is left. So the record of a 
 those that it names the number of entries and a digest of their ids. Readers compare the
 size at once, the rest when they have seen all entries. Archives that no record knows,
 Kaldi's for one, are read as they are.
-
-Public: `Entries`, `archive_sizes`, `checked_entries`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 On CUDA they lie in pinned memory, which torch keeps for its next use, and come to the
 processor on a stream of their own: what is queued on the device behind them does not
 hold them up. Elsewhere copies are made at once, and on the processor none.
-
-Public: `HostCopy`, `pinned`, `sent`.
 """
 
 from __future__ import annotations

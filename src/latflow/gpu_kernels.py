@@ -1,7 +1,4 @@
-"""Kernels for GPUs, in Triton, where they can be compiled.
-
-Public: `runs_kernels`.
-"""
+"""Kernels for GPUs, in Triton, where they can be compiled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Measure how busy the GPU is while a job runs.
-
-Public: `GpuLoad`, `utilization`, `ask_gpus`.
-"""
+"""Measure how busy the GPU is while a job runs."""
 
 from __future__ import annotations
 

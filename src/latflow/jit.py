@@ -8,8 +8,6 @@ damaged, or another version's, another processor's or another source's, is compi
 again. Where nothing can be written, everything still runs, and a warning says so.
 
 What an installation that cannot be written to has beside its sources is used.
-
-Public: `njit`, `KernelCache`, `read_index`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ has changed since, is compiled when it is called.
 
 The file is written from the caches of runs: `latflow compile-kernels --update` in a
 fresh checkout, after `make demo` and the recipe `tests/e2e/tiny.yaml`.
-
-Public: `compile_kernels`, `load_kernels`, `write_signatures`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ field is its description. From them come validation, defaults, the JSON schema,
 `Free[...]` marks an option that results do not follow from, but for rounding: how often
 a log is written, what memory may be used. `Options.split` tells such options from the
 others; a change to them makes no job and no checkpoint old.
-
-Public: `Options`, `Free`, `read_options`, `key_error`, `check_choice`, and types of
-common fields.
 """
 
 from __future__ import annotations

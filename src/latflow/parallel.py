@@ -12,8 +12,6 @@ A generator owns no pool: it may be left suspended by an error of its consumer a
 be collected anywhere, even within the start of a thread, where waiting for another
 thread to end waits for ever. So nothing here waits, or takes a lock that others hold,
 when it is collected.
-
-Public: `worker_pool`, `cluster_pool`, `in_order`, `Prefetched`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A part goes by the name that Snakemake's scatter and gather give it: `2-of-4`. P
 cut by duration: an utterance belongs to the part that its middle lies in. So they
 follow from the lengths alone, every utterance is in one of them, and a part may be
 empty.
-
-Public: `SetJob`, `utterances_of`, `share_of`, `in_order_of_ids`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tell what produced a result: versions of software, and the git state.
-
-Public: `PACKAGE_ROOT`, `WORKFLOW_FOLDER`, `versions`, `git_state`, `read_record`.
-"""
+"""Tell what produced a result: versions of software, and the git state."""
 
 from __future__ import annotations
 

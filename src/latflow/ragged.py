@@ -16,9 +16,6 @@ A kind of store is a subclass that names its columns:
     with atomic_directory(path) as folder, RaggedWriter(folder, PitchStore) as writer:
         writer.write("utterance-1", pitch, voiced)
     PitchStore.load(path)["pitch"][0]
-
-Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `open_index`, `windows`, `integers`,
-`pack`, `unpack`, `factor`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Recipes are trusted, and so is the code that they name. Packages are not: while one is
 loaded, `trusting` has all code refused that is not latflow's or Lhotse's.
-
-Public: `load_object`, `file_of`, `refuse_untrusted`, `trusting`, `is_told`, `LOCATION`.
 """
 
 from __future__ import annotations

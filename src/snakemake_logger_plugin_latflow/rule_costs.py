@@ -5,8 +5,6 @@ and what an hour of speech adds. The GMM stages were measured on yesno (0.04 h) 
 speechocean (1.9 and 5.6 h), those of networks follow `docs/benchmarks.md`; both are
 rounded. A job that shares the work on a set (`..._part`) counts as a quarter of it.
 They weigh jobs against each other, and say nothing of a machine.
-
-Public: `usual_seconds`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Share and time count jobs by what their rules usually take (`rule_costs`); of a 
 that runs, by the share of its epochs that its `log.jsonl` tells. Errors, warnings and
 what else Snakemake says are printed as it would; with `--dry-run`, `--quiet`,
 `--verbose` or `--printshellcmds` everything is.
-
-Public: `LogHandler`, `Progress`, `share_of_training`, `clock`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ that nobody recognized. `agreeing_segments` then looks for segments:
 So a segment holds an error only where two segments were joined over it: words that were
 left out, or a wrong word, or a silence beside one, shorter than twice the audio of 3.
 
-Public: `Line`, `compare`, `Segment`, `agreeing_segments`.
-
 Source: Kaldi `steps/cleanup/internal/taint_ctm_edits.py` and `segment_ctm_edits.py`.
 Unlike there, transcripts are never changed to have a repetition or a noise that was
 recognized; of a tainted neighbour no more is taken than of others; length is looked at

@@ -9,8 +9,6 @@ model's, scaled, arc by arc.
 GMMs and networks align alike; they differ in what gives the search its scores
 (`latflow.align.viterbi`).
 
-Public: `Aligner`, `Alignment`, `AlignmentFailure`, `Scores`.
-
 Source: Kaldi `bin/align-compiled-mapped.cc`, `gmmbin/gmm-boost-silence.cc`,
 `decoder/training-graph-compiler.cc`, `decoder/decoder-wrappers.cc`
 (`AlignUtteranceWrapper`, `ModifyGraphForCarefulAlignment`).

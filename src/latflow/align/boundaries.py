@@ -10,8 +10,6 @@ likely. Which phones there are, and their order, stay.
 Two passes over the audio, of which memory holds a few utterances: the system that
 aligned is not asked, so that any system's alignments are refined alike.
 
-Public: `refine_boundaries` (stage), `Gaussians`, `best_beginnings`.
-
 Source: none for the whole; Yuan et al. 2013, "Automatic phonetic segmentation using
 boundary models", has models of the boundaries themselves, which are trained on
 boundaries set by hand.

@@ -6,8 +6,6 @@ utterance that agrees stays as it is; parts are called `<utterance>-<number>`.
 
 Memory is that of the ids, and of one utterance.
 
-Public: `clean_corpus` (stage), `SUMMARY`.
-
 Source: Kaldi `steps/cleanup/clean_and_segment_data.sh`.
 """
 

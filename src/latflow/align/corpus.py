@@ -6,8 +6,6 @@ alignment is copied out when it is asked for. Ranks and threads that read the sa
 archive share its pages. `LogLikes` has the acoustic log-likelihood of each frame of
 them.
 
-Public: `align_all`, `AlignmentSummary`, `Split`, `AlignmentArchive`, `LogLikes`.
-
 Source: Kaldi `steps/align_si.sh`, `steps/diagnostic/analyze_alignments.sh`.
 """
 

@@ -14,9 +14,6 @@ of all systems: a label is one state that may stay, followed by an optional stat
 blank, and the optional silence is a state of the blank. One thing is less strict than
 in training: two equal labels in a row may be recognized without a blank between them.
 
-Public: `CtcCompiler`, `CtcGraphs`, `ctc_system`, `build_ctc_tree`, `compile_ctc`
-(stages).
-
 Source: Graves et al. 2006, "Connectionist temporal classification"; Miao et al. 2015,
 "EESEN" (decoding with graphs).
 """

@@ -4,8 +4,6 @@ The folder gets `textgrid/<name>.TextGrid`, `words.ctm`, `phones.ctm` and
 `alignments.jsonl`, as the options ask, and `export.json` with counts. Times are seconds
 from the beginning of the recording. Recordings are written one by one: memory holds the
 ids of the utterances alone.
-
-Public: `export_alignments` (stage).
 """
 
 from __future__ import annotations
@@ -337,7 +335,6 @@ def _timed(
 
 
 def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
-    """Return an utterance as JSON has it."""
     return {
         "utterance": place.id,
         "recording": place.recording,

@@ -4,9 +4,6 @@ The graph of an utterance has all its pronunciations with optional silences, and
 times: states have self-loops, and a path of any length may be taken. It is composed
 with the normalization graph, as the supervision of an alignment is.
 
-Public: `FlatStartCompiler`, `FlatStartSupervisions`, `supervise_flat_start`
-(stage).
-
 Source: Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI";
 Kaldi `chain/chain-supervision.cc` (`TrainingGraphToSupervisionE2e`).
 """

@@ -4,8 +4,6 @@ The tree asks no questions: each phone has pdfs of its own, or each phone behind
 other one. The phone language model has phone sequences that are drawn from the
 transcripts: pronunciations and optional silences, as the lexicon weighs them.
 
-Public: `build_full_tree` (stage), `PhoneSampler`.
-
 Source: Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI";
 Kaldi `steps/nnet3/chain/e2e/prepare_e2e.sh`, `gmmbin/gmm-init-biphone.cc`.
 """

@@ -4,8 +4,6 @@ Utterances of the same words share a graph. Graphs hold no transition probabilit
 that one store serves all iterations of a training and every network on the same tree;
 the aligner adds the present ones arc by arc. Ranks and threads map the same files.
 
-Public: `Graphs`, `TrainingGraphs`, `Transcripts`, `compile_transcripts` (stage).
-
 Source: Kaldi `bin/compile-train-graphs.cc`.
 """
 

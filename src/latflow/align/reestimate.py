@@ -14,8 +14,6 @@ With counts C, where v is the word before w and s is silence between words:
     F(s | w) = (C(s, w) + 2) / (sum over occurrences of w of P(s | v) + 2)
     F(none | w)  likewise with 1 - P(s | v)
 
-Public: `reestimate_lexicon`, `estimate_silence`, `estimate_pronunciations`.
-
 Source: Chen et al. 2015 (equations 2 to 6, lambda 2); Kaldi
 `utils/dict_dir_add_pronprobs.sh`, `steps/get_prons.sh`.
 """

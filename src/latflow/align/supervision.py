@@ -7,8 +7,6 @@ each arc takes one output frame, so that all paths have as many arcs as there ar
 frames. There are no weights: those of the normalization graph are added to each chunk
 when it is trained on (`latflow.align.supervision_weights`).
 
-Public: `FrameGraph`, `PhoneLattice`, `SupervisionCompiler`.
-
 Source: Kaldi `chain/chain-supervision.cc` (`AlignmentToProtoSupervision`,
 `PhoneLatticeToProtoSupervision`, `ProtoSupervisionToSupervision`).
 """

@@ -1,7 +1,5 @@
 """Supervisions of a corpus: made once, kept on disk, cut into chunks when trained on.
 
-Public: `Supervisions`, `SupervisionSource`, `make_supervisions` (stage).
-
 Source: Kaldi `chainbin/nnet3-chain-get-egs.cc`, `steps/nnet3/chain/get_egs.sh`.
 """
 

@@ -6,8 +6,6 @@ a chunk of frames needs, is composed with the normalization graph (the denominat
 may start anywhere), determinized in the tropical semiring, and minimized with its
 weights pushed to the start. All three are done at once, frame after frame, in Numba.
 
-Public: `Normalization`.
-
 Source: Kaldi `chain/chain-supervision.cc` (`SupervisionSplitter`,
 `AddWeightToSupervisionFst`); Mohri 1997, "Finite-state transducers in language and
 speech processing" (determinization, pushing).

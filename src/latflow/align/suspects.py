@@ -23,8 +23,6 @@ the values are normal, and which a few wrong utterances do not move.
 Gaussians, durations and means of phones come from the same alignments. Memory is that
 of a few numbers an utterance.
 
-Public: `find_suspects` (stage).
-
 Source: Kaldi's `steps/cleanup/find_bad_utts.sh` (`words`); for
 `phones` Witt and Young 2000, "Phone-level pronunciation scoring and assessment",
 equation 1, with a sum in the place of the maximum.

@@ -4,9 +4,6 @@ Frame t of an alignment stands for the time from `offset` + t * `frame_shift` on
 the offset puts the middle of that time on the middle of the frame's window. Kaldi's
 front end, and ours, lay windows of 25 ms every 10 ms from the first sample on, so
 that times without the offset are 7.5 ms early.
-
-Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`,
-`PhoneTimes`, `AlignedSet`.
 """
 
 from __future__ import annotations

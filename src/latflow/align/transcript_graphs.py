@@ -1,9 +1,6 @@
 """Graphs of whole transcripts, one an utterance: what flat start and CTC learn from.
 
 They have no times: states have self-loops, and a path of any length may be taken.
-
-Public: `GraphStore`, `TranscriptGraphs`, `Compilation`, `write_transcript_graphs`,
-`fewest_frames`.
 """
 
 from __future__ import annotations

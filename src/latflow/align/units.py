@@ -11,8 +11,6 @@ Unit 0 ends a sequence. The others are, by kind,
 In transcripts words outside the lexicon have the unit of the unknown word, or its
 phones; as characters they are spelled, and words without a speech phone (noises) are
 left out. A transcript without words is a sequence without units: its end alone.
-
-Public: `Units`, `UnitGraphs`, `spell_transcripts` (stage).
 """
 
 from __future__ import annotations

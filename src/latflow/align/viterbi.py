@@ -13,8 +13,6 @@ states emit: a matrix of them all (float32[T, P], of a network), or a type that
 computes them when asked (`latflow.gmm.alignment`). A provider is a type for
 which `frame_scores` has an overload; the search is compiled for each.
 
-Public: `best_path`, `frame_scores`, `BACK_BYTES`.
-
 Source: Kaldi `decoder/faster-decoder.cc`.
 """
 

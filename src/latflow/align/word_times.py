@@ -5,8 +5,6 @@ determinization and weight pushing move labels; the phones under the transition-
 exact. So the words' times come from the phones: the phone sequence is split into
 pronunciations of the words, with silence phones between them.
 
-Public: `Pronunciations`, `split_phones`, `phone_segments`.
-
 Source: the problem that Kaldi's `lattice-align-words-lexicon` solves on whole lattices;
 here on one path, by dynamic programming.
 """

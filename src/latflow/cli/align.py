@@ -1,7 +1,4 @@
-"""Commands of forced alignment: align a corpus, look it over, compare alignments.
-
-Public: `ALIGN`.
-"""
+"""Commands of forced alignment: align a corpus, look it over, compare alignments."""
 
 from __future__ import annotations
 

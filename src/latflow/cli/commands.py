@@ -2,9 +2,6 @@
 
 Numerical libraries take seconds to load, and help should not wait for them: a command
 imports what it calls when it runs.
-
-Public: `Arguments`, `Group`, `CommandParser`, `option`, `flag`, `options_of`,
-`read_flags`, `RECIPE`, `OVERRIDE`, `read_recipe`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The script follows from the commands as `latflow.cli.main` has them: names of commands,
 of their options, values of options that have a choice, recipes that come with latflow,
 and files for all else.
-
-Public: `COMMANDS`, `bash_completion`.
 """
 
 from __future__ import annotations

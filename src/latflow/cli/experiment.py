@@ -1,7 +1,4 @@
-"""Commands about a whole experiment: begin, check, run, and look at results.
-
-Public: `COMMANDS`.
-"""
+"""Commands about a whole experiment: begin, check, run, and look at results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The commands `latflow g2p train` and `apply`.
-
-Public: `G2P`.
-"""
+"""The commands `latflow g2p train` and `apply`."""
 
 from __future__ import annotations
 

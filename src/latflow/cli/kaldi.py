@@ -1,7 +1,4 @@
-"""The commands `latflow import-kaldi`, `export-kaldi` and `loglikes`.
-
-Public: `COMMANDS`, `IMPORT`, `EXPORT`.
-"""
+"""The commands `latflow import-kaldi`, `export-kaldi` and `loglikes`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The commands that estimate, train and measure language models.
-
-Public: `COMMANDS`.
-"""
+"""The commands that estimate, train and measure language models."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Each is a few lines over a function of `latflow.lattice`. Lattices are streamed and
 worked on by several threads.
-
-Public: `COMMANDS`.
 """
 
 from __future__ import annotations

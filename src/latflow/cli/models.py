@@ -1,7 +1,4 @@
-"""Commands about features, lexicons, language models, acoustic models and criteria.
-
-Public: `COMMANDS`, `HDF5`.
-"""
+"""Commands about features, lexicons, language models, acoustic models and criteria."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands about finished models: package them, use them.
-
-Public: `SERVING`.
-"""
+"""Commands about finished models: package them, use them."""
 
 from __future__ import annotations
 
@@ -226,7 +223,6 @@ def _transcribe(arguments: Arguments) -> int:
 
 
 def _server_options() -> tuple[Option, ...]:
-    """Return the options of a server."""
     from latflow.serving.options import ServerOptions
 
     return options_of(ServerOptions)

@@ -4,8 +4,6 @@ Every source of speech (Kaldi directories, Lhotse recipes, manifests, synthesis)
 recordings, then utterances, to one `CorpusWriter`, which checks them the same way and
 writes the manifests. A fault of one utterance either stops the preparation with one
 clear line or, where the source says `on_bad_utterance: skip`, goes to the ledger.
-
-Public: `CorpusWriter`, `RecordingJob`, `channel_remedy`.
 """
 
 from __future__ import annotations

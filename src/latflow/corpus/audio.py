@@ -6,9 +6,6 @@ checksums then tell of any damaged byte). How files are opened is
 `latflow.corpus.audio_backend`'s.
 
 `AudioReader` reads a file of any length in blocks.
-
-Public: `AudioFacts`, `AudioReader`, `BadAudio`, `Found`, `can_resample`, `examine`,
-`refuse_others`, `probe`, `confirm`, `agreeing`.
 """
 
 from __future__ import annotations

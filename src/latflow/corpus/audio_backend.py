@@ -11,9 +11,6 @@ option, an address or a command.
 
 Every process that reads audio imports it, by `latflow.corpus.audio` or
 `latflow.corpus.manifests`.
-
-Public: `Sound`, `Readers`, `open_sound`, `WRONG_LENGTH`, `DAMAGED_MP3`,
-`NO_OGG_END`.
 """
 
 from __future__ import annotations

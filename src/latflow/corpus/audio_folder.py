@@ -2,8 +2,6 @@
 
 Mixed cuts, and what commands print (Kaldi's pipes), are written once, when the corpus
 is prepared.
-
-Public: `AudioFolder`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One corpus folder of several; ids of utterances tell which one they are from.
-
-Public: `combine_corpora`, `source_of`.
-"""
+"""One corpus folder of several; ids of utterances tell which one they are from."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A line is one word: recording (or utterance), channel, start, duration, word, and
 optionally a confidence. Times in seconds from the start of the recording.
-
-Public: `TimedWord`, `read_ctm`, `ctm_line`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ others are heard once and written as files of their own, `audio/<id>.wav`, float
 of the first channel: mixed and padded cuts (`cut.mix`, `cut.append`, `cut.pad`), and
 cuts with effects, which Lhotse applies when it loads (speed, tempo, volume,
 reverberation, resampling).
-
-Public: `CutUtterance`, `read_cut_set`, `supervisions_of`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ While an MP3 file is open, C's `stderr` is a temporary file of ours; what was wr
 goes to the log. Python's `sys.stderr`, descriptor 2 and child processes are not
 touched, so that threads, progress bars and logs go on as they were. Only glibc lets
 `stderr` be replaced; elsewhere nothing is done, and no file counts as damaged.
-
-Public: `DecoderMessages`.
 """
 
 from __future__ import annotations

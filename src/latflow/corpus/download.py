@@ -1,7 +1,4 @@
-"""Files that a recipe fetches: lexicons, language models.
-
-Public: `fetch` (stage), `missing_resource`.
-"""
+"""Files that a recipe fetches: lexicons, language models."""
 
 from __future__ import annotations
 

@@ -11,8 +11,6 @@ corpus does not depend on how many workers make it, nor when.
 `python -m latflow.corpus.espeak` reads a job from standard input as JSON (see
 `speak_job`), writes FLAC files, and prints their lengths in samples as JSON. The
 module imports little, so that a worker starts in a fraction of a second.
-
-Public: `Synthesizer`, `Utterance`, `speak_job`, `resample`, `add_noise`.
 """
 
 from __future__ import annotations

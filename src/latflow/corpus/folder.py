@@ -1,9 +1,9 @@
 """A folder of audio with transcripts beside the files, as aligners take it.
 
+For example:
+
     george/one.wav     george/one.lab        the words of one.wav
     lucas/talk.flac    lucas/talk.TextGrid   tiers of intervals with words
-
-Public: `list_folder`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def list_folder(source: FolderSource, listing: Listing) -> None:
 def _list_files(
     source: FolderSource, listing: Listing, top: Path, folder: Path, names: list[str]
 ) -> None:
-    """List the files of one folder."""
     transcripts: dict[str, dict[str, Path]] = {}
     for name in names:
         if suffix := transcript_suffix(name, source):

@@ -2,9 +2,6 @@
 
 Kept apart from `latflow.corpus.folder`, so that a run is planned without importing the
 libraries that read audio.
-
-Public: `AUDIO_SUFFIXES`, `is_audio_name`, `folders`, `transcript_suffix`,
-`transcripts_digest`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ that acoustic models have something to tell apart.
 
 Every sentence belongs to one side, train, dev or test, by a checksum of its words: no
 sentence of the test set is heard in training or read by the language model.
-
-Public: `PRONUNCIATIONS`, `lexicon_lines`, `words`, `draw_sentence`, `side_of`.
 """
 
 from __future__ import annotations

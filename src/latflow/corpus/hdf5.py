@@ -1,7 +1,4 @@
-"""HDF5 files in RETURNN's layout as a corpus: sequences with labels, without audio.
-
-Public: `read_hdf_corpus`, `read_sequences`.
-"""
+"""HDF5 files in RETURNN's layout as a corpus: sequences with labels, without audio."""
 
 from __future__ import annotations
 

@@ -20,9 +20,6 @@ alignments: `inputs` are then labels, integers [sum labels], of `inputPattSize` 
 whose names are `labels`; or there are no `inputs`, and no column for them. Files of a
 data set are put together by their `seqTags`.
 
-Public: `HdfFile`, `HdfLabels`, `HdfSequences`, `open_hdf`, `open_sequences`,
-`write_strings`.
-
 Source: RETURNN `datasets/hdf.py`, `demos/mdlstm/IAM/create_IAM_dataset.py`.
 """
 

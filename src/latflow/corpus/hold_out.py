@@ -1,8 +1,6 @@
 """A dev set is held out of a corpus folder.
 
 Items of manifests go to one side or the other as they are; Lhotse is not needed.
-
-Public: `hold_out` (stage).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Ids of manifests and archives are anybody's: all that writes a file by an id has its
 name from `file_name`, which never leaves the folder that it is written in.
-
-Public: `Ids`, `plain_id`, `file_name`.
 """
 
 from __future__ import annotations

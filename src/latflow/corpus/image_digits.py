@@ -3,8 +3,6 @@
 Each image has 3 to 6 digits of one font, of one of several sizes; each digit is turned
 and shifted a little, and the image has noise. Fonts (those that come with matplotlib)
 of dev and test images are not among those of the training images.
-
-Public: `write_image_digits`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Importing Lhotse imports torch, which takes longer than a short job. What only divides
 manifests, or looks up a field, reads and writes the JSON.
-
-Public: `read_items`, `read_cut_lines`, `CutLine`, `ManifestWriter`, `Spool`,
-`JsonItem`, `count_cuts`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,6 @@ What Lhotse has no field for is kept under the name of its file: `spk2age` becom
 `supervision.custom["spk2age"]`; `spk2gender` and `utt2lang` become the fields `gender`
 and `language`. Going in, out and in again gives the same manifests, and going out and
 in gives back the manifests it began with.
-
-Public: `KaldiDir`, `import_kaldi_dir`, `read_kaldi_dir`,
-`export_kaldi_dir`.
 """
 
 from __future__ import annotations

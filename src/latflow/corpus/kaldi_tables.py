@@ -1,7 +1,4 @@
-"""The text files of a Kaldi data directory: `id value...` lines, read by id.
-
-Public: `Table`, `write_table`, `check_field`.
-"""
+"""The text files of a Kaldi data directory: `id value...` lines, read by id."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A source (`latflow.corpus.folder`, `latflow.corpus.table`) lists what it finds; `write`
 then looks at the audio, and writes the corpus folder. What does not fit together, audio
 without transcript and transcripts without audio, is kept as a fault.
-
-Public: `Listing`, `AudioFile`, `Part`, `Fault`, `write_listing`, `file_id`.
 """
 
 from __future__ import annotations

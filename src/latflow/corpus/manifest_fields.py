@@ -5,9 +5,6 @@ no number, comes to light much later. What has a plain meaning is read: a whole 
 as an id, a name or a transcript is its digits, a number in quotes is the number.
 
 These functions change the dictionary of a line in place, and return it.
-
-Public: `recording_fields`, `supervision_fields`, `cut_fields`, `text_field`,
-`audio_types`.
 """
 
 from __future__ import annotations

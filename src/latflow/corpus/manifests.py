@@ -10,10 +10,6 @@ Cuts are read one at a time and checked to be sorted, so that a corpus of any si
 passes through the stages.
 
 What needs no more than their JSON is in `latflow.corpus.json_lines`.
-
-Public: `read_recordings`, `read_supervisions`, `read_cuts`, `spools`, `renamed`; of
-cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`, `volume_of`,
-`supervision_of`, `speaker_of`, `text_of`; `refuse_damaged`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ FFmpeg's libraries decode them, by PyAV, in a process of their own
 (`latflow.corpus.media_decoder`), which has the open file and no name of any. Its memory
 is limited, and so is the time that it may take for the next samples. The form is told
 by the first bytes of the file, never by its name; playlists are no form.
-
-Public: `MediaFile`, `MediaError`, `media_form`.
 """
 
 from __future__ import annotations

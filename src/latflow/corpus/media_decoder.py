@@ -11,8 +11,6 @@ each one byte of a kind, four of a length (little-endian), and as many of conten
     N   a note on the file, UTF-8
     E   why it cannot be read, UTF-8; the last record
     D   nothing; the last record of a file that was read to its end
-
-Public: `main`.
 """
 
 from __future__ import annotations
@@ -198,7 +196,6 @@ class _Track:
         return found + self._resampler.resample(frame)
 
     def _samples(self, frames: list[Any]) -> None:
-        """Write the samples of frames."""
         for frame in frames:
             data = memoryview(frame.planes[0])[: 4 * self._channels * frame.samples]
             self._written += frame.samples

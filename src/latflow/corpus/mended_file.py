@@ -1,7 +1,4 @@
-"""Files that are read as if their headers said how long they are.
-
-Public: `Mend`, `MendedFile`.
-"""
+"""Files that are read as if their headers said how long they are."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ that. `mend_of_mpeg` counts the frames, and puts a header with their number befo
 A header that promises more than is there is left as it is: that file was cut short.
 
 Frames as in ISO 11172-3 and 13818-3, layer III, and MPEG 2.5.
-
-Public: `mend_of_mpeg`, `is_mpeg`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 It is made of pages, the last of which is marked. Who stops uploading, or recording by
 force, leaves a file without it, whose pages so far are read like any other's.
 
-Public: `has_ogg_end`.
-
 Source: RFC 3533, section 6.
 """
 

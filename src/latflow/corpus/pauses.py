@@ -3,8 +3,6 @@
 People pause before they speak and between what they say; utterances that were cut out
 of recordings don't. A set with pauses holds what a served model hears, to train on it
 and to be scored on it.
-
-Public: `join_with_pauses` (stage), `noise_like`.
 """
 
 from __future__ import annotations

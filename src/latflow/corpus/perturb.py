@@ -1,7 +1,4 @@
-"""Copies of a corpus at other speeds and volumes, to train networks on.
-
-Public: `perturb_corpus`, `at_speed`, `without_speed`, `check_speed`.
-"""
+"""Copies of a corpus at other speeds and volumes, to train networks on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Corpora of any origin become corpus folders.
-
-Public: `prepare_corpus`, `rehearse_corpus`.
-"""
+"""Corpora of any origin become corpus folders."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Lhotse's `lhotse.recipes` holds a `prepare_<name>` (and often a `download_<name>
 some 150 corpora. `recipe_manifests` calls them and returns manifests as files, whatever
 shape the recipe gives them. LibriSpeech's lexicon and language models are not part of
 its recipe: they are files of OpenSLR resource 11 (see `latflow.corpus.download`).
-
-Public: `recipe_manifests`, `missing_utterances`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `latflow doctor`, `plan` and `align` ask what a source holds and what is wrong with it.
 The answer is that of `prepare_corpus` itself: the same readers and checks, with a
 writer that writes nothing, goes on behind a fault, and believes the headers of audio.
-
-Public: `Rehearsal`, `Script`, `HeadersAlone`, `Fault`, `Observer`.
 """
 
 from __future__ import annotations

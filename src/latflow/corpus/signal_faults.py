@@ -1,7 +1,4 @@
-"""Faults of a recording that its samples show: silence, clipping, offset, cut ends.
-
-Public: `SignalMeasures`, `measure_signal`.
-"""
+"""Faults of a recording that its samples show: silence, clipping, offset, cut ends."""
 
 from __future__ import annotations
 

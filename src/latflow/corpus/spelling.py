@@ -1,6 +1,5 @@
 """Spellings of one word: letters' case as languages have it, marks that many leave out.
 
-Public: `folded`, `lower`, `upper`, `loose_key`, `has_dotless_i`, `initials`.
 Source: The Unicode Standard 15.0, section 5.18 (case of Turkish and Azeri letters),
 9.1, 9.2 (points of Hebrew and Arabic), SpecialCasing.txt.
 """

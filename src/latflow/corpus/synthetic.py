@@ -5,8 +5,6 @@ pitch, level, surrounding silence and the noise in the background. Voices of tra
 and test are different ones, and so are their sentences (see `grammar.side_of`). All
 draws are seeded by (seed, split, speaker), so the same seed gives the same bytes,
 however many workers speak.
-
-Public: `synthesize`, `write_synthetic_language`, `VOICES`, `ACCENTS`.
 """
 
 from __future__ import annotations
@@ -223,7 +221,6 @@ def _manifest(
     sample_rate: int,
     final: Path,
 ) -> tuple[Recording, SupervisionSegment]:
-    """Return the recording and supervision of one utterance."""
     # Imports torch, which the corpus's language does not need.
     from lhotse import AudioSource, Recording, SupervisionSegment
 

@@ -1,7 +1,4 @@
-"""A table of utterances: CSV, TSV or JSONL with columns of paths and of transcripts.
-
-Public: `list_table`.
-"""
+"""A table of utterances: CSV, TSV or JSONL with columns of paths and of transcripts."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Reading is praatio's, which knows all of Praat's text forms and encodings. Writing is
 our own: the long form, some hundred times faster than building praatio's objects.
-
-Public: `Interval`, `Tier`, `read_tiers`, `textgrid`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ zero, of the last time it was noted, or the largest number that fits. The sample
 go on to the end of the file, or to the chunks that stand there (LIST, id3 and the
 like), which are no samples. `mend_of_wav` finds where they end. A header that
 promises more than is there is left as it is: that file was cut short.
-
-Public: `mend_of_wav`, `UNKNOWN_LENGTHS`.
 """
 
 from __future__ import annotations

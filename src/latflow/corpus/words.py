@@ -18,9 +18,6 @@ first that gives a word of the lexicon is taken:
 What is left is unknown: without marks, divided at hyphens, in the lexicon's case where
 its words share one. Words in `<>`, `[]` or `{}` are left as they are; marks that stand
 alone are no words. All that was changed is counted.
-
-Public: `TextRules`, `WordForms`, `holds_word`, `no_word_known`,
-`RESERVED_WORDS`.
 """
 
 from __future__ import annotations
@@ -320,7 +317,6 @@ class WordForms:
 
     @cached_property
     def _parting(self) -> re.Pattern[str]:
-        """Pattern of what parts words."""
         given = self._rules.punctuation
         marks = [c for c in _PARTING if given is None or c in given]
         marks = [c for c in marks if c not in self._rules.clitics]

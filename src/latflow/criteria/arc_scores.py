@@ -8,8 +8,6 @@ function. The score of an arc that consumes frame t with a transition-id of pdf 
 
 that of an arc that consumes none is -lm_scale * graph cost + extra. Final states cost
 lm_scale * their graph cost.
-
-Public: `scored`, `add_arcs`, `alignment_score`, `frames_in_lattice`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A criterion is a function of the log-likelihoods of one utterance, [T, P], and o
 might have been said, a lattice. It is *maximized*, is a sum (over frames, phones or
 words), and gives the gradient of the very number that it gives as its value. A user's
 criterion derives from `LatticeCriterion`, too: `docs/criteria.md`.
-
-Public: `LatticeCriterion`, `PathCriterion`, `Utterance`, `Evaluation`, `with_gradient`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ all frame sequences that CTC reads as the transcript (`latflow.align.ctc`), of t
 network's posteriors (softmax). It is maximized. With one pronunciation a word it equals
 `torch.nn.functional.ctc_loss`; with several, it is the sum over them all.
 
-Public: `evaluate_ctc`, `Ctc`, `FAILED_LOG_PROB`.
-
 Source: Graves et al. 2006.
 """
 

@@ -12,8 +12,6 @@ threads of a pool. On a GPU, where Triton and a C compiler are there, its kernel
 same (`denominator_triton`); other devices have the sums as torch operations over all
 arcs.
 
-Public: `Denominator`, `DenominatorSums`.
-
 Source: Kaldi `chain/chain-denominator.{h,cc}`.
 """
 

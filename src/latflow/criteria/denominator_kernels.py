@@ -4,8 +4,6 @@ An array of rows of lanes holds a number of each sequence in a row: what is done
 arc is then one vector operation. Such arrays are C-contiguous; F is their type, float32
 or float64.
 
-Public: `LANES`, `Layout`, `aligned_rows`, `forward`, `backward`.
-
 Source: Kaldi `chain/chain-denominator.cc`, whose sums these are.
 """
 

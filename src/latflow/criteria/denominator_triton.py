@@ -13,8 +13,6 @@ a GPU has room for) each frame is a launch.
 
 F is the type of the numbers, float32 or float64; sums over states are float64.
 
-Public: `DeviceLayout`, `num_programs`, `forward`, `backward`.
-
 Source: Kaldi `chain/chain-denominator.cc`, whose sums these are.
 """
 

@@ -3,8 +3,6 @@
 All paths of a small lattice (LF-MMI: graph) are listed; each criterion is written down
 as its formula says, over paths, in torch. Its values check those of the kernels,
 torch's own derivatives their gradients. For `latflow selftest` and the tests.
-
-Public: `value_over_paths`, `list_paths`, `phones_of`, `Path`; `lfmmi_over_paths`.
 """
 
 from __future__ import annotations

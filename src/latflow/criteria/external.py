@@ -10,8 +10,6 @@ order: [name, type, shape]. `docs/criteria.md` describes the messages.
 
 Each thread that evaluates has a process of its own, started when it is first needed.
 
-Public: `External`; for programs: `read_message`, `write_message`, `PROTOCOL`, `ARRAYS`.
-
 Source: the exchange is that of RASR's sequence training with RETURNN
 (`SprintErrorSignals`): log-likelihoods there, loss and error signal back.
 """

@@ -4,8 +4,6 @@ The objective of a sequence is the log-likelihood of the paths of its supervisio
 less that of all paths through the denominator graph. It is maximized; outputs of the
 network are taken as log-likelihoods as they are, neither normalized nor scaled.
 
-Public: `evaluate_lfmmi`, `Lfmmi`, `FAILED_OBJECTIVE`.
-
 Source: Kaldi `chain/chain-training.cc`, `ComputeChainObjfAndDeriv`.
 """
 

@@ -49,8 +49,6 @@ and greatest where they agree. Since a path's score is a sum over its arcs,
 and the gradient to a scaled log-likelihood is the teacher's posterior minus the
 student's.
 
-Public: `Mmi`, `TeacherStudent`.
-
 Source: Bahl et al. 1986, "Maximum mutual information estimation of hidden Markov model
 parameters"; Povey et al. 2008, "Boosted MMI for model and feature-space discriminative
 training"; Vesely et al. 2013, "Sequence-discriminative training of deep neural

@@ -25,8 +25,6 @@ distance. With `ignore_silence` silences of the lattice count 0, and those of th
 alignment are overlooked, so that a phone where silence was is an insertion. Without it
 silence is a phone like any other.
 
-Public: `Mbr`, `PhoneMpe`.
-
 Source: Gibson, Hain 2006, "Hypothesis spaces for minimum Bayes risk training in large
 vocabulary speech recognition"; Zheng, Stolcke 2005, "Improved discriminative training
 using phone lattices" (MPFE); Kaldi `lat/lattice-functions.cc`

@@ -17,8 +17,6 @@ PyKaldi2's option `equal_weight` (drawn paths that all count the same) is not of
 its value does not depend on the scores, and what it trains by is the gradient of
 another function.
 
-Public: `Mwe`.
-
 Source: Povey, Woodland 2002, "Minimum phone error and I-smoothing" (MWE); Shannon 2017,
 "Optimizing expected word error rate via sampling for speech recognition"; Prabhavalkar
 et al. 2018, "Minimum word error rate training for attention-based

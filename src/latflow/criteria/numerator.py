@@ -4,8 +4,6 @@ The graph is walked frame by frame, one arc a frame, so that it may have cycles 
 of flat start) or hold each state to one frame (supervision from alignments); only
 states that can be reached at a frame are looked at. Scores are logarithms in float64.
 
-Public: `numerator_posteriors`, `numerators` (of a batch).
-
 Source: Kaldi `chain/chain-numerator.cc` and `chain/chain-generic-numerator.cc`, which
 are the acyclic and the cyclic case of the same sum.
 """

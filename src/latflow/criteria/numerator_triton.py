@@ -4,8 +4,6 @@ A program goes through all frames of a sequence, forward or backward; both direc
 are one launch, and the posteriors of all frames another. Arcs of a sum lie side by side
 (`PackedGraphs`), so that a segmented scan adds them up: equal arguments give equal
 bits. Scores are logarithms in float64, as on the processor.
-
-Public: `path_sums`.
 """
 
 from __future__ import annotations

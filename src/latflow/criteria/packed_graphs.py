@@ -1,7 +1,4 @@
-"""The graphs of a batch in arrays of one shape each, for kernels on a GPU.
-
-Public: `PackedGraphs`.
-"""
+"""The graphs of a batch in arrays of one shape each, for kernels on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Criteria by the options that name them.
-
-Public: `make_criterion`, `CRITERIA`.
-"""
+"""Criteria by the options that name them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ them cyclic; for each criterion
 * `network`: derivative to a small network's parameters, along random directions,
   against central differences through the network;
 * `incoming`: an incoming gradient of 3.7 gives 3.7 times the gradient.
-
-Public: `run`, `Proof`, `CASES`, `LIMITS`.
 """
 
 from __future__ import annotations
@@ -230,7 +228,6 @@ def _model() -> TransitionModel:
 
 
 def _make_trial(options: CriterionOptions | LfmmiOptions, seed: int) -> Trial:
-    """Make a trial of a criterion."""
     if isinstance(options, LfmmiOptions):
         return _make_lfmmi_trial(options, seed)
     task = make_task(seed)

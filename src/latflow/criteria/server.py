@@ -5,8 +5,6 @@
 serves any criterion of latflow on standard input and output. A program of your own in
 Python calls `serve` with what makes its criterion; one in another language does what
 this module does (`docs/criteria.md`).
-
-Public: `serve`, `main`.
 """
 
 from __future__ import annotations

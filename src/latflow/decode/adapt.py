@@ -18,8 +18,6 @@ Written files, as by `latflow.decode.lattices`:
 * `decode.json`: sizes and times of the main search, what adaptation did, and times of
   the other passes.
 
-Public: `decode_adapted`, `rescore_acoustic`.
-
 Source: Kaldi `steps/decode_fmllr.sh`, `gmmbin/gmm-rescore-lattice.cc`.
 """
 

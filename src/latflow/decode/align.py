@@ -3,8 +3,6 @@
 Alignments have a transition-id for each frame of the network's output; where it
 subsamples, that is one for so many frames of the features.
 
-Public: `align_network`.
-
 Source: Kaldi `steps/nnet2/align.sh`, `bin/align-compiled-mapped.cc`.
 """
 

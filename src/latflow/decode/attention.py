@@ -16,8 +16,6 @@ Written files:
 * `lattices.ark`: Kaldi's binary form;
 * `ledger.jsonl`: utterances of which no sequence of words was finished;
 * `decode.json`: sizes and times.
-
-Public: `decode_attention`, `AttentionRecognizer`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ Written files:
 A graph serves some neighbours, so that time grows linearly with the set; memory is that
 of a few batches and of the set's index.
 
-Public: `decode_biased` (stage).
-
 Source: Kaldi `steps/cleanup/find_bad_utts.sh`, `clean_and_segment_data.sh`.
 """
 

@@ -9,8 +9,6 @@ A search can die (no token survives) or end in no final state of the graph; a wi
 often mends both. A `RetryPolicy` says which beams are tried and whether a lattice of
 incomplete paths is taken in the end; an `Attempt` says what became of it.
 
-Public: `LatticeDecoder`, `decode_batch`, `RetryPolicy`, `Attempt`.
-
 Source: Kaldi `decoder/lattice-faster-decoder.cc`, `decoder/decoder-wrappers.cc`
 (`DecodeUtteranceLatticeFaster`, `--allow-partial`) and the retry beam of
 `gmmbin/gmm-align-compiled.cc`.

@@ -3,8 +3,6 @@
 What the parts have is written anew in the order of the whole, by the writers of the
 stage, so that the files have the bytes that a single job would have written; only times
 of decoding differ.
-
-Public: `join_lattices`, `join_alignments`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ Written files:
 Of a part of a split, `part.json` takes the place of `decode.json`;
 `latflow.decode.joining` makes one decoding of all parts.
 
-Public: `decode_lattices`, `sweep_beams`, `take`, `record`.
-
 Source: Kaldi `gmmbin/gmm-latgen-faster.cc`, `latgen-faster-mapped.cc`,
 `decoder/decoder-wrappers.cc` (`DecodeUtteranceLatticeFaster`).
 """

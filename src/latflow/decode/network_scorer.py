@@ -2,8 +2,6 @@
 
 On the processor each thread scores its own utterance; on a device batches of like
 length are scored, while others are searched.
-
-Public: `NetworkScorer`, `score_frames`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ frame because it adds up in float32. Kaldi follows tokens in the order of a hash
 here they are followed in the order in which they were made; the tokens that survive may
 differ where the cutoff of the next frame has not settled, far from the best path.
 
-Public: `SearchLimits`, `begin`, `advance`.
-
 Source: Kaldi `decoder/lattice-faster-decoder.cc` (`GetCutoff`, `ProcessEmitting`,
 `ProcessNonemitting`, `FindOrAddToken`).
 """
@@ -124,7 +122,6 @@ def _num_epsilon(graph: SearchGraph, state: np.integer | int) -> np.integer:
 # The flags promise only that costs are never NaN; a vector instruction does the rest.
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _least(cost: np.ndarray) -> float:
-    """Return the least cost."""
     least = np.inf
     for i in range(len(cost)):
         least = min(least, cost[i])

@@ -9,8 +9,6 @@ phones, so that each phone sequence has its best alignment. Written files:
 * `ledger.jsonl`: utterances without a lattice, and those searched twice;
 * `decode.json`: sizes and times, as of decodings; sizes are those before determinizing.
 
-Public: `align_lattices` (stage).
-
 Source: Kaldi `steps/align_fmllr_lats.sh`.
 """
 

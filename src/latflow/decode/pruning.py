@@ -15,8 +15,6 @@ Extra costs are known for two neighbouring frames at a time. What is left of a f
 moves to the beginning of its own space while the frame is in the processor's cache; at
 the end the frames move together.
 
-Public: `prune`, `finish`.
-
 Source: Kaldi `decoder/lattice-faster-decoder.cc` (`PruneForwardLinks`,
 `PruneForwardLinksFinal`, `PruneTokensForFrame`). Kaldi's `PruneActiveTokens` goes back
 until extra costs hardly change; here the schedule depends on the number of links.
@@ -228,7 +226,6 @@ def _prune_epsilon(
 def _epsilon_extra(
     links: Records, at: int, costs: np.ndarray, extra: np.ndarray
 ) -> float:
-    """Return the extra cost of an epsilon link."""
     target = links[at].target
     return float(extra[target] + max(0.0, links[at].total - costs[target]))
 

@@ -1,7 +1,4 @@
-"""Lattices of the utterances of a frame store: scorer, decoder and retries as one.
-
-Public: `Recognizer`, `Result`.
-"""
+"""Lattices of the utterances of a frame store: scorer, decoder and retries as one."""
 
 from __future__ import annotations
 

@@ -15,9 +15,6 @@ Written files:
   two; `cpu_seconds` of reading both models and of all lattices; `wall_seconds`,
   `threads` and the options.
 
-Public: `rescore_lattices` (stage), `LanguageModels`; what the stage `rescore_n_best`
-shares: `RescoreJob`, `Rescored`, `RescoreTotals`, `write_rescored`, `arc_frames`.
-
 Source: Kaldi `steps/lmrescore_const_arpa.sh`.
 """
 

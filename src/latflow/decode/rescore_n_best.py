@@ -20,8 +20,6 @@ the models and these.
 `rescore_n_best` writes the files of `latflow.decode.rescore`; `cpu_seconds` are without
 what the network takes, which is in `wall_seconds`.
 
-Public: `mix_language_models`, `rescore_n_best` (stages).
-
 Source: Mikolov et al. 2010, "Recurrent neural network based language model" (n-best
 lists rescored, the mixture); Kaldi `steps/rnnlmrescore.sh`.
 """

@@ -2,8 +2,6 @@
 
 Those of a network are in `latflow.decode.network_scorer`, which is imported only where
 a network decodes: torch's import takes longer than a small job.
-
-Public: `Scorer`, `GmmScorer`, `load_scorer`, `gmm_scores`.
 """
 
 from __future__ import annotations

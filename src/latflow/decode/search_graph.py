@@ -9,8 +9,6 @@ A search that reads the OpenFst records in place instead takes 1.15 times as lon
 (measured on speechocean tri1), so large graphs are packed too. What that costs in
 memory is paid once per machine: `mapped_search_graph` keeps the packed form in a file
 beside the graph and maps it, and all processes share its pages.
-
-Public: `SearchGraph`, `GraphFile`, `make_search_graph`, `mapped_search_graph`.
 """
 
 from __future__ import annotations
@@ -205,7 +203,6 @@ def _sections(num_states: int, num_arcs: int) -> list[tuple[np.dtype, int]]:
 
 
 def _write(path: Path, key: tuple[int, ...], packed: SearchGraph) -> None:
-    """Write a packed graph."""
     sizes = (len(packed.final), len(packed.arcs))
     header = (*key, packed.start, int(packed.has_epsilon_cycle), *sizes, 0)
     arrays = (packed.states, packed.arcs, packed.origin, packed.final)

@@ -8,8 +8,6 @@ lattices.
 
 However the frames are cut into pieces, the result is the same to the last bit: links
 are pruned after every `prune_interval` frames, wherever the pieces end.
-
-Public: `Engine`, `Session`, `Decoded`, `DeadEndError`.
 """
 
 from __future__ import annotations

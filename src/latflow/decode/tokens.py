@@ -10,9 +10,6 @@ links of one source token are neighbours.
 What is needed only while a frame is searched, above all the map from graph states to
 tokens, is kept apart in a `Scratch`: it belongs to whoever searches at the moment, so
 that any number of searches that wait for their next frames share a few of them.
-
-Public: `Store`, `StorePool`, `Scratch`, `LINK`, `new_store`, `new_scratch`,
-`num_bytes`, and for kernels `with_capacity`, `with_queue`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sizes and times of a decoding, or of the parts of one.
-
-Public: `Totals`, `write_summary`, `PART`.
-"""
+"""Sizes and times of a decoding, or of the parts of one."""
 
 from __future__ import annotations
 

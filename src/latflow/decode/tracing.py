@@ -5,8 +5,6 @@ to a token that the previous best path had come through as well. From there on t
 are one, for the best path to a token is settled with its frame. So each call goes back
 only that far, and an hour of speech costs no more than a minute.
 
-Public: `PathTracer`.
-
 Source: Kaldi `decoder/lattice-faster-online-decoder.cc` (`BestPathEnd`,
 `TraceBackBestPath`; it keeps a pointer back in each token).
 """

@@ -1,7 +1,4 @@
-"""Utterances in the order of a search, whatever gives their log-likelihoods.
-
-Public: `Turn`.
-"""
+"""Utterances in the order of a search, whatever gives their log-likelihoods."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ As with HMMs, a word takes one output frame for each of its phones at least, whi
 bounds the length of what is found. Of a step's candidates the best `beam` are kept,
 finished ones among them; a beam of one is the greedy search.
 
-Public: `PrefixTree`, `Entry`, `Hypothesis`, `search`.
-
 Source: Chorowski & Jaitly 2017, "Towards better decoding and language model integration
 in sequence to sequence models" (coverage); Hori, Watanabe & Hershey 2017 (word-level
 language models in search over characters).

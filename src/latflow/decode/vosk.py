@@ -13,8 +13,6 @@ Vosk computes plain features, normalizes them online, and computes i-vectors: sy
 that normalize by speaker or utterance, or that read transformed or adapted features,
 cannot be exported.
 
-Public: `export_vosk`, `VoskFiles`.
-
 Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-window.h`,
 `feat/feature-{mfcc,fbank}.h`, `online2/online-endpoint.h` for the options' names,
 `feat/online-feature.h` for those of online CMVN.
@@ -238,7 +236,6 @@ def _told(value: object) -> str:
 
 
 def _search_lines(search: SearchOptions, acoustic_scale: float) -> list[str]:
-    """Return the options of the search."""
     return [
         f"--beam={search.beam:.9g}",
         f"--lattice-beam={search.lattice_beam:.9g}",

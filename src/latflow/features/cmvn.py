@@ -2,9 +2,6 @@
 
 Statistics are float64 [2, D + 1] in Kaldi's form: sums and the number of frames in the
 first row, sums of squares (and a zero) in the second; they add up.
-
-Public: `normalize_features` (stage), `normalize`, `apply_cmvn`, `sliding_cmvn`,
-`SlidingCmvnStream`, `OnlineCmvnStream`, `cmvn_statistics`, `read_global_statistics`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The noise of a sample follows from the seed, the key of its utterance and its place
 alone (a counter-based generator). Any pieces of a signal, threads, and front ends thus
 have the same noise, and no state goes along.
-
-Public: `dither`.
 """
 
 from __future__ import annotations

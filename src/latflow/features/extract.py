@@ -10,9 +10,6 @@ order, so their number never changes an output.
 Importing this module registers `latflow-mfcc`, `latflow-fbank` and `latflow-waveform`
 with Lhotse, so that a CutSet can compute features with them
 (`cuts.compute_and_store_features(KaldiMfcc(config), ...)`), and features be mixed.
-
-Public: `extract_features` (stage), `prepare`, `KaldiMfcc`, `KaldiFbank`, `Waveform`,
-`Extractor`, `make_extractor`, `extractor_of`, `on_device`.
 """
 
 from __future__ import annotations
@@ -119,7 +116,6 @@ def extract_features(
 
 
 def _numbers_of(part: str, cuts: str | Path) -> set[int]:
-    """Return the numbers of the cuts of a part."""
     milliseconds = [round(1000 * cut.duration) for cut in read_cuts(cuts)]
     begin = np.concatenate([[0], np.cumsum(milliseconds, dtype=np.int64)])
     return set(utterances_of(part, begin).tolist())

@@ -1,7 +1,4 @@
-"""Times and numbers of the frames that a front end gives, known without reading them.
-
-Public: `Amount`, `FrameTimes`, `feature_dim`, `frames_amount`.
-"""
+"""Times and numbers of the frames of a front end, known without reading them."""
 
 from __future__ import annotations
 

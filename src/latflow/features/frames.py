@@ -2,8 +2,6 @@
 
 A `FrameStore` is a `latflow.ragged` store with the column `frames` (float32) and, by
 utterance, speaker and text. Utterances are sorted by id (byte order).
-
-Public: `FrameStore`, `FrameWriter`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Features go through the writer of `extract_features` in the order of the whole split, so
 that storage and manifest have the bytes that a single job would have written.
-
-Public: `join_features`.
 """
 
 from __future__ import annotations

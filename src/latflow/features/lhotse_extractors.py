@@ -4,8 +4,6 @@ Lhotse registers extractors by name (`lhotse.features.base.FEATURE_EXTRACTORS`);
 has a dataclass of settings, a frame shift and a feature dimension of its own. Here they
 are made of a recipe's options, checked before they are used, and called from several
 threads.
-
-Public: `LhotseExtractor`, `ExtractionError`, `adds_features`.
 """
 
 from __future__ import annotations

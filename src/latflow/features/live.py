@@ -9,8 +9,6 @@ Worker threads read audio and compute; with `device: cuda` they read, and the fr
 runs on the GPU for all utterances of a batch together. Utterances stay in a cache of a
 given number of bytes, the longest unused going first: with chunks, set `pool` so that
 the chunks of an utterance come soon after each other.
-
-Public: `prepare_live_features`, `LiveFrames`.
 """
 
 from __future__ import annotations

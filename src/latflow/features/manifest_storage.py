@@ -3,8 +3,6 @@
 Lhotse's own `memory_lilcom` and `memory_raw` put bytes into the manifest, which JSON
 cannot hold; these put them there as text (base64). Importing this module registers
 `manifest_lilcom` and `manifest_numpy` with Lhotse.
-
-Public: the readers and writers, for Lhotse.
 """
 
 from __future__ import annotations

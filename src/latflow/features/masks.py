@@ -1,7 +1,4 @@
-"""Ratio masks: the share of a mixture that is wanted, in each bin of each frame.
-
-Public: `ratio_mask`.
-"""
+"""Ratio masks: the share of a mixture that is wanted, in each bin of each frame."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The stage that puts the features of several streams side by side in each frame.
 
-Public: `paste_features`.
-
 Source: Kaldi `featbin/paste-feats.cc`.
 """
 

@@ -1,7 +1,4 @@
-"""Speeds and volumes of utterances whose features are computed when they are read.
-
-Public: `Perturbation`, `Simulation`, `change_speed`, `num_samples_at`.
-"""
+"""Speeds and volumes of utterances whose features are computed when they are read."""
 
 from __future__ import annotations
 

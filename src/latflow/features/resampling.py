@@ -5,8 +5,6 @@ has no torchaudio: a sinc with ten zeros to a side below the lower of the two Ny
 frequencies, in a Kaiser window of shape 5. Each output sample is a sum of products in a
 fixed order, so that it does not depend on the pieces.
 
-Public: `StreamingResampler`, `resample`.
-
 Source: `scipy.signal.resample_poly`; Kaldi `feat/resample.cc` (`LinearResample`) for
 the way in which pieces are taken.
 """

@@ -1,7 +1,4 @@
-"""Features of a corpus, stored or computed when they are read.
-
-Public: `Frames`, `open_frames`.
-"""
+"""Features of a corpus, stored or computed when they are read."""
 
 from __future__ import annotations
 

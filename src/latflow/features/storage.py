@@ -1,7 +1,4 @@
-"""Features of utterances to Lhotse's storages, and the manifest that says where.
-
-Public: `store_features`, `Outcome`, `FeatureStorage`.
-"""
+"""Features of utterances to Lhotse's storages, and the manifest that says where."""
 
 from __future__ import annotations
 

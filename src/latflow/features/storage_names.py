@@ -1,7 +1,4 @@
-"""Names of the storages of features: those within the manifest of cuts, and all.
-
-Public: `LILCOM`, `NUMPY`, `IN_MANIFEST`, `STORAGES`.
-"""
+"""Names of the storages of features: those within the manifest of cuts, and all."""
 
 LILCOM, NUMPY = "manifest_lilcom", "manifest_numpy"
 IN_MANIFEST = (LILCOM, NUMPY)

@@ -3,8 +3,6 @@
 Lhotse imports torch, which takes longer than a short job. Matrices of `numpy_hdf5`,
 `numpy_files` and `manifest_numpy` are read here; of other storages, and of those at a
 URL, by Lhotse.
-
-Public: `StoredFeatures`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ subset still owes in output is then a range of the transcript, and weights are a
 subsets carry. This module does the same as kaldifst's `determinize_star(use_log=True)`
 for such machines, in Numba and without the lock.
 
-Public: `LINK`, `OUT_LINK`, `by_source`, `determinize`, `enlarged`, `log_add`,
-`resized`.
-
 Source: Mohri 1997, "Finite-state transducers in language and speech processing"; Kaldi
 `fstext/determinize-star-inl.h`.
 """

@@ -15,8 +15,6 @@ come from.
 The exception are large `const` files that were written without alignment, as OpenFst's
 programs do by default: there the views are not aligned, which numpy and Numba allow but
 for which Numba compiles a kernel once more. Small files of that kind are copied.
-
-Public: `Graph`, `state_records`, `incoming`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Labels and costs count together, as one label, after costs are rounded. All stat
 as one block for each final cost; blocks are split until the arcs of each label lead
 from a block into one block only.
 
-Public: `minimize_encoded`.
-
 Source: Valmari 2012, "Fast brief practical DFA minimization"; Kaldi
 `fstext/fstext-utils-inl.h` (`MinimizeEncoded`).
 """

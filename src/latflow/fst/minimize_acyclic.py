@@ -6,8 +6,6 @@ towards the start, one pass finds this. States on a cycle (the inner states of t
 silence HMM, before self-loops are added) are kept apart, which full minimization of the
 graphs of training would do as well.
 
-Public: `minimize_acyclic`.
-
 Source: Revuz 1992, "Minimization of acyclic deterministic automata in linear time";
 Kaldi `fstext/fstext-utils-inl.h` (`MinimizeEncoded`: the rounding, and that labels and
 costs count together). `latflow.fst.minimize` takes graphs of any form.

@@ -8,9 +8,6 @@ the body. All numbers are little-endian.
   1) pads before each of the two so that they start at a multiple of 16 bytes.
 * `vector`: state after state: final weight (float32), number of arcs (int64), arcs.
 
-Public: `Header`, `read_header`, `write_header`, `read_const`, `read_vector`,
-`vector_words`, the record types `STATE` and `ARC`.
-
 Source: OpenFst `fst.cc` (FstHeader), `const-fst.h`, `vector-fst.h`, `symbol-table.cc`.
 """
 

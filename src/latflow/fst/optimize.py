@@ -1,7 +1,5 @@
 """Reductions of decoding graphs: pushing, local epsilon removal, connection.
 
-Public: `push_special`, `remove_input_symbols`, `remove_epsilons_locally`, `connect`.
-
 Weights are costs; sums are taken in the log semiring: a (+) b = -log(e^-a + e^-b).
 
 Source: Kaldi `fstext/push-special.cc`, `fstext/remove-eps-local-inl.h`,

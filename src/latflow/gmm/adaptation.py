@@ -5,8 +5,6 @@ to those of its speaker. A speaker whose last utterance is in is estimated and c
 so that what is in memory depends on how utterances mix the speakers, not on their
 number; utterances sorted by their ids mostly come speaker by speaker.
 
-Public: `FmllrAccumulator`, `SpeakerEstimates`, `Adaptation`, `adapt_to_alignments`.
-
 Source: Kaldi `gmmbin/gmm-est-fmllr.cc`, `gmmbin/gmm-est-fmllr-gpost.cc`,
 `gmmbin/gmm-post-to-gpost.cc`, `bin/weight-silence-post.cc`.
 """

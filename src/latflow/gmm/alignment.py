@@ -11,9 +11,6 @@ log-likelihoods of one tile of frames, by pdf; the tile each row was filled for,
 first; and the frames themselves (`latflow.gmm.kernels.new_tile`), where columns behind
 the last frame keep what they held. It does not grow with the utterance.
 
-Public: `align_gmm` (stage), `align_split`, `align_source`, `MixtureScorer`,
-`MixtureScores`.
-
 Source: Kaldi `steps/align_si.sh`, `steps/align_fmllr.sh`.
 """
 

@@ -5,8 +5,6 @@ state with two pdfs, of the first frame and of those that follow. The tree is gr
 the features and alignments of a GMM system, of which only as many frames are left; the
 phone language model behind the denominator has the phones of the same alignments.
 
-Public: `build_chain_tree` (stage).
-
 Source: Kaldi `steps/nnet3/chain/build_tree.sh`, `chainbin/chain-est-phone-lm.cc`,
 `chainbin/chain-make-den-fst.cc`.
 """

@@ -8,8 +8,6 @@ block of frames X = [1, x, x^2],
 
 The last product and all sums are in float64. Blocks of a pdf are neighbours, so the
 sum over them is a segment sum in fixed order.
-
-Public: `moments_on_device`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,6 @@ order: the result has the same bits for any number of threads.
 On other devices torch does batches of pdfs (`latflow.gmm.device_estep`); it is imported
 only there, since its import takes longer than a small job.
 
-Public: `Statistics`, `accumulate`, `accumulate_frames`, `checked_device`, `portions`,
-`sort_by_pdf`.
-
 Source: Kaldi `gmm/mle-diag-gmm.cc` (`AccumDiagGmm`), `gmmbin/gmm-acc-stats-ali.cc`.
 """
 

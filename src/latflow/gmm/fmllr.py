@@ -18,8 +18,6 @@ that hold it (`mean_parameters`). All G_d are then one product of D x T numbers 
 averaged inverse variances) by T x N (the products of all pairs in x+), summed in
 float64.
 
-Public: `FmllrStatistics`, `FmllrEstimate`, `estimate_fmllr`.
-
 Source: M. Gales, Maximum likelihood linear transformations for HMM-based speech
 recognition, Computer Speech and Language 12(2), 1998, section 2.2 and appendix;
 Kaldi `transform/fmllr-diag-gmm.cc`, `gmmbin/gmm-est-fmllr-gpost.cc`.

@@ -15,9 +15,6 @@ frame t depends on the frames up to t alone.
 Kaldi's recipes choose the Gaussians on frames with online CMVN and count them without;
 what is trained here has no CMVN in either.
 
-Public: `Extractor`, `IvectorModel`, `IvectorStream`, `Past`, `FrameProjection`,
-`gaussian_posteriors`, `append_ivectors`.
-
 Source: Kaldi `ivector/ivector-extractor.{h,cc}`, `online2/online-ivector-feature.cc`,
 `hmm/posterior.cc`; Karafiat et al. 2011; Saon et al. 2013.
 """

@@ -1,8 +1,5 @@
 """Training of i-vector extractors: background mixture, then EM.
 
-Public: `train_ivectors`, `initial_extractor`, `ExtractorStatistics`,
-`update_extractor`, `estimate_mixture`.
-
 Source: Kaldi `steps/online/nnet2/{get_pca_transform,train_diag_ubm,
 train_ivector_extractor}.sh`, `gmmbin/gmm-global-init-from-feats.cc`,
 `ivector/ivector-extractor.cc`.

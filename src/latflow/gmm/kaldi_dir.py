@@ -14,10 +14,6 @@ Archives are kept in as many pieces as there were jobs, `num_jobs`: `ali.1.gz`,
 `ali.2.gz`, ... They belong to the parts of the data that `utils/split_data.sh` makes:
 consecutive speakers with about equally many utterances.
 
-Public: `read_transform`, `write_transform`, `check_cmvn`, `write_cmvn`, `job_files`,
-`read_num_jobs`, `merged_alignments`, `merged_transforms`, `check_tree`,
-`check_alignment`.
-
 Source: Kaldi `steps/decode.sh`, `steps/align_si.sh` (`feat_type`),
 `featbin/{apply-cmvn,add-deltas,splice-feats}.cc`, `utils/split_scp.pl`.
 """

@@ -13,8 +13,6 @@ Written is what `steps/train_*.sh`, `steps/align_*.sh` and `utils/mkgraph.sh` le
 so that `gmm-latgen-faster`, `gmm-align-compiled`, `latgen-faster-mapped`, `lattice-*`
 and the scripts around them go on where we stop. The pieces of jobs are those of
 `utils/split_data.sh` on the same data.
-
-Public: `export_system`, `export_training_graphs`, `write_graph`.
 """
 
 from __future__ import annotations
@@ -219,7 +217,6 @@ class _Jobs:
             write_int_vectors(folder / ALIGNMENTS.format(job + 1), of_job(job))
 
     def _job(self, utterance: str, path: Path) -> int:
-        """Return the job of an utterance."""
         if self._job_of is None:
             return 0
         if utterance not in self._job_of:

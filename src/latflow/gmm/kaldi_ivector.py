@@ -12,8 +12,6 @@
 Other options of the extraction (`num_gselect`, ...) are those of the program that reads
 them: Vosk has them built in, Kaldi's programs read `ivector_extractor.conf`.
 
-Public: `write_ivectors`, `read_ivectors`, `read_statistics`.
-
 Source: Kaldi `ivector/ivector-extractor.cc`, `gmm/diag-gmm.cc` (`Write`, `Read`),
 `online2/online-ivector-feature.{h,cc}`, `feat/online-feature.{h,cc}`.
 """

@@ -11,9 +11,6 @@ transform A are such that
 
     A W A' = I,    A B A' = diag(ratios),    ratios falling.
 
-Public: `train_lda_mllt` (stage), `LdaMlltJob`, `LdaAccumulator`, `LdaEstimate`,
-`estimate_lda`.
-
 Source: Kaldi `steps/train_lda_mllt.sh`, `transform/lda-estimate.cc`, `bin/acc-lda.cc`,
 `bin/est-lda.cc`.
 """

@@ -8,8 +8,6 @@ variance over `tau`, the estimate of a mean is
 so that a Gaussian that few frames go to stays near the other model's, and one that
 many go to becomes the maximum-likelihood estimate.
 
-Public: `map_means`.
-
 Source: J.-L. Gauvain and C.-H. Lee, Maximum a posteriori estimation for multivariate
 Gaussian mixture observations of Markov chains, IEEE Transactions on Speech and Audio
 Processing 2 (2), 1994; Kaldi `gmm/mle-diag-gmm.cc` (`MapDiagGmmUpdate`, of the means).

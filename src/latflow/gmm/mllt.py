@@ -16,8 +16,6 @@ The statistics are dense products: with the frames of one pdf (T x D), all scatt
 of its Gaussians are one product of D x T by T x (K D) numbers, and their sums G_i one
 of D x K by K x D^2.
 
-Public: `MlltAccumulator`, `MlltEstimate`, `estimate_mllt`, `transform_means`.
-
 Source: M. Gales, Semi-tied covariance matrices for hidden Markov models, IEEE
 Transactions on Speech and Audio Processing 7(3), 1999, equation (22);
 Kaldi `transform/mllt.cc`, `gmmbin/gmm-acc-mllt.cc`, `bin/est-mllt.cc`,

@@ -13,8 +13,6 @@ A system lies in its folder, `gmm/<system>/`, in files with Kaldi's names:
 * `final.mat`: the matrix of that transform, where it has one (LDA and MLLT);
 * `final.alimdl`: of a speaker-adapted system, the model for unadapted features.
 
-Public: `DiagGmms`, `AcousticModel`, `GmmSystem`, `load_transform`, `save_transform`.
-
 Source: Kaldi `gmm/diag-gmm.{h,cc}`, `gmm/am-diag-gmm.{h,cc}`.
 """
 

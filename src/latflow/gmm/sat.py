@@ -5,8 +5,6 @@ grown on the features after them; and in some iterations of training they are es
 anew with the present model, each on top of the last. In the end the same Gaussians are
 estimated once more from unadapted features, for first passes over new speakers.
 
-Public: `train_sat`, `SatJob`, `estimate_alignment_model`, `pair_statistics`.
-
 Source: Kaldi `steps/train_sat.sh`; T. Anastasakos et al., A compact model for
 speaker-adaptive training, ICSLP 1996; M. Gales 1998 (see `latflow.gmm.fmllr`) for
 training with feature transforms.

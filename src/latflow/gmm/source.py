@@ -6,8 +6,6 @@ transform (deltas, splicing, LDA) and after those of the speakers, which fMLLR e
 utterances and depend on sizes alone, never on the number of threads, so that sums over
 chunks are always the same. The first chunks stay in memory up to a fixed number of
 bytes; the others are made again whenever they are asked for.
-
-Public: `FrameSource`, `Chunk`, `SpeakerTransforms`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Gain of adaptation to speakers: by speaker, and of a set.
-
-Public: `SpeakerGain`, `summarize_gains`.
-"""
+"""Gain of adaptation to speakers: by speaker, and of a set."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """Stages that train GMM-HMM systems: monophones and triphones on delta features.
 
-Public: `train_mono`, `train_deltas` (stages) and their jobs, `train_triphones`,
-`known_alignments`, `grow_tree`; the models and alignments they begin with:
-`flat_start`, `from_leaf_statistics`, `equal_alignment`.
-
 Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`,
 `gmmbin/gmm-init-mono.cc`, `gmmbin/gmm-init-model.cc` (`InitAmGmm`),
 `fstext/fstext-utils-inl.h` (`EqualAlign`).

@@ -5,8 +5,6 @@ transform is re-estimated, if the kind of system has one; statistics are gathere
 the present alignment; mixtures and transitions are re-estimated; and the number of
 Gaussians is raised by splitting, in equal steps up to a given iteration.
 
-Public: `Job`, `AlignedJob`, `Kind`, `Training`, `Iteration`, `targets`.
-
 Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`, `gmmbin/gmm-est.cc`.
 """
 

@@ -7,8 +7,6 @@ that a search can leave the transcript where something else was said, and come b
 
 Time grows linearly with the corpus; memory is that of a batch and of the vocabulary.
 
-Public: `BiasedGraphs`, `batches`.
-
 Source: Kaldi `steps/cleanup/make_biased_lm_graphs.sh`, `make_biased_lms.py` and
 `internal/make_one_biased_lm.py`, with the smoothing of `latflow.lang.ngram`.
 """

@@ -11,9 +11,6 @@ the share of the first frames that are spent in each. The *normalization graph* 
 denominator with these and with all states final; supervisions are composed with it, so
 that the numerator's score never exceeds the denominator's.
 
-Public: `ChainGraphs`, `make_chain_graphs`, `save_chain_system`, `note_missing_pdfs`,
-`initial_probabilities`.
-
 Source: Kaldi `chain/chain-den-graph.{h,cc}` (`CreateDenominatorFst`,
 `DenominatorGraph::SetInitialProbs`, `DenominatorGraph::GetNormalizationFst`).
 """

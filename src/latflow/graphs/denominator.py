@@ -5,8 +5,6 @@ come from a decoding graph whose language model is deliberately weak (words of t
 training transcripts by their frequency, or in pairs), so that the acoustic model must
 do the work, and so that wrong hypotheses are many.
 
-Public: `make_denominator` (stage), `estimate_denominator`.
-
 Source: Kaldi `steps/make_denlats.sh`, `utils/make_unigram_grammar.pl` (the unigram);
 Woodland, Povey 2002, "Large scale discriminative training of hidden Markov models for
 speech recognition" (weak language models).

@@ -4,8 +4,6 @@ The same compositions as L o W, C o (L o W) and H o (C o L o W) of FSTs, for a l
 A machine is an array of links (`LINK`), by source, with state 0 as its start; for each
 state `position` says how many words have been emitted, and `final` its final cost.
 
-Public: `compose_words`, `expand_context`, `expand_hmms`.
-
 Source: Kaldi `decoder/training-graph-compiler.cc`, `fstext/context-fst.{h,cc}`.
 """
 

@@ -7,9 +7,6 @@
 L carries disambiguation symbols, which make the lexicon determinizable; they travel
 through C and H and become epsilon at the end. Path weights are costs.
 
-Public: `HclgComposer`, `build_hclg`, `save_hclg`, `make_graph` (stage),
-`compose_lexicon_grammar`, `load_model`.
-
 Source: Kaldi `utils/mkgraph.sh`, step for step; Mohri, Pereira, Riley 2002, "Weighted
 finite-state transducers in speech recognition".
 """

@@ -6,8 +6,6 @@ the denominator graph larger. To bound its size, long histories are merged with 
 history without their first phone, one after another, those first that cost the least
 log-likelihood of the data.
 
-Public: `estimate_phone_lm`.
-
 Source: Kaldi `chain/language-model.{h,cc}`; Povey et al. 2016, "Purely
 sequence-trained neural networks for ASR based on lattice-free MMI", section 2.6.
 """

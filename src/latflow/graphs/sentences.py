@@ -8,8 +8,6 @@ finds others. Here the end of a sentence leads to the beginning of another one:
 
 An utterance of one sentence costs what it did, and one without words does not go on.
 
-Public: `let_sentences_follow`.
-
 Source: Stolcke and Shriberg 1996, "Automatic linguistic segmentation of conversational
 speech" (sentence ends as hidden events of an n-gram model).
 """

@@ -5,8 +5,6 @@
 HMM states; determinized, minimized, with self-loops. Each step is a Numba kernel
 without Python's lock, so that threads compile utterances at the same time.
 
-Public: `TrainingGraphCompiler`, `PhoneExpansion`.
-
 Source: Kaldi `decoder/training-graph-compiler.cc`.
 """
 

@@ -5,9 +5,6 @@ of that state, so that the first frame of a state carries the leaving arc and a 
 ends behind the self-loops that follow its final arc. Alignments in the plain order are
 recognized and handled as well.
 
-Public: `pdfs_of`, `phones_of`, `segments`, `subsampled_lengths`, `convert`,
-`PhoneDurations`.
-
 Source: Kaldi `hmm/hmm-utils.cc` (`IsReordered`, `SplitToPhones`, `ConvertAlignment`),
 `steps/diagnostic/analyze_alignments.sh` (the statistics).
 """

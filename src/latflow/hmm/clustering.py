@@ -9,9 +9,6 @@ their own Gaussian of maximum likelihood, variances floored:
 Merging sets loses likelihood, splitting gains it; everything here maximizes it: merges
 of clusters, splits of clusters in two, and the question that splits a leaf of a tree.
 
-Public: `log_likelihood`, `sum_groups`, `cluster_bottom_up`, `cheapest_merge`,
-`cluster_top_down`, `question_table`, `best_split`.
-
 Source: Kaldi `tree/clusterable-classes.cc` (`GaussClusterable`),
 `tree/cluster-utils.cc` (`BottomUpClusterer`, `ClusterKMeans`, `TreeClusterer`),
 `tree/build-tree-utils.cc` (`FindBestSplitForKey`, `ComputeInitialSplit`); float64

@@ -6,9 +6,6 @@ about; the last state of an entry is final and emits nothing. In most topologies
 class serves all arcs of a state; topologies for lattice-free MMI give the self-loop a
 class of its own (`<ForwardPdfClass>`, `<SelfLoopPdfClass>`).
 
-Public: `HmmState`, `Topology` (`standard`, `load`, `save`, `read`, `write`),
-`chain_topology`, `ctc_topology`.
-
 Source: Kaldi `hmm/hmm-topology.{h,cc}` (class `HmmTopology`), `utils/gen_topo.pl`,
 `steps/nnet3/chain/gen_topo.py`.
 """

@@ -5,7 +5,6 @@ determinized and minimized. `add_self_loops` puts them in at the end, *reordered
 state's self-loop follows the arc that enters it, so that an arc carries the pdf of the
 HMM state it leaves and the loop of the same HMM state stands on its target.
 
-Public: `PhoneHmm`, `HmmCache`, `compose_hmms`, `add_self_loops`.
 Weights are costs (negative natural logs).
 
 Source: Kaldi `hmm/hmm-utils.cc`, `fstext/fstext-utils-inl.h` (`MakeLoopFst`,

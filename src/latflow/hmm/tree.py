@@ -4,8 +4,6 @@
 is asked about. The window has `context_width` phones, the phone itself at
 `central_position`; phones outside the utterance are 0.
 
-Public: `ContextDependency`, `Root`, `stub_map`, `check_window`.
-
 Source: Kaldi `tree/context-dep.{h,cc}`, `tree/build-tree-utils.cc` (`GetStubMap`).
 """
 

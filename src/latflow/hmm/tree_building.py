@@ -7,8 +7,6 @@ are merged again if that costs no more than the least split gained: two branches
 have led to the same sound. Last, the cheapest merges make the number of leaves a
 multiple of 8.
 
-Public: `build_tree`, `leaf_statistics`.
-
 Source: Kaldi `bin/build-tree.cc`, `tree/build-tree.cc` (`BuildTree`),
 `tree/build-tree-utils.cc` (`SplitDecisionTree`, `ClusterEventMapRestrictedByMap`,
 `ClusterEventMapToNClustersRestrictedByMap`, `RenumberEventMap`). Likelihoods are in

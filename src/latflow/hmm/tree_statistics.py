@@ -14,9 +14,6 @@ cluster met on the way, and every set itself, is a question. The language direct
 questions about word position and silence. Pdf-classes are asked for in order: in the
 first, among the first two, and so on.
 
-Public: `TreeStatistics`, `StatisticsArrays`, `Questions`, `cluster_phones`,
-`phone_clusters`.
-
 Source: Kaldi `hmm/tree-accu.cc` (`AccumulateTreeStats`), `bin/acc-tree-stats.cc`,
 `bin/sum-tree-stats.cc`, `bin/cluster-phones.cc`, `tree/build-tree.cc`
 (`AutomaticallyObtainQuestions`), `bin/compile-questions.cc`.

@@ -1,7 +1,5 @@
 """Kaldi's configuration files: lines of `--option=value`, and what they mean here.
 
-Public: `read_conf_file`, `read_known`, `options_of`.
-
 Source: Kaldi `util/parse-options.cc` (`ReadConfigFile`).
 """
 

@@ -5,9 +5,6 @@ and 8 bits a value. `CM` keeps four quantiles of each column (0, 25, 75, 100 %) 
 bits and places each value by 8 bits on the broken line through them: 64 steps up to the
 lower quartile, 128 more up to the upper one, 63 above.
 
-Public: `BufferedBytes`, `compressed_size`, `expand_compressed`, `parse_numbers`,
-`parse_matrix`, `format_floats`, `format_matrix`.
-
 Source: Kaldi `matrix/compressed-matrix.{h,cc}` (`GlobalHeader`, `CopyToMat`),
 `matrix/kaldi-vector.cc`, `matrix/kaldi-matrix.cc` (`Read`, `Write`).
 """

@@ -8,7 +8,6 @@ logarithms are decadic, as in the file format.
 Of a text that is scored, words outside the vocabulary are counted, but have no
 probability; histories end at them; sentence ends are predicted too.
 
-Public: `NgramModel`, `Level`, `read_arpa`, `write_arpa`, `perplexity`.
 Source: SRILM, `ngram -ppl`; Kaldi `lm/arpa-file-parser.cc`.
 """
 

@@ -7,7 +7,6 @@ beside that is read too: text before `\data\`, blank lines and blanks anywhere, 
 of 0 at the longest n-grams, probabilities a little above 1 by rounding, -inf. Words are
 put into Unicode's normal form NFC.
 
-Public: `arpa_entries`, `ArpaFile`, `refuse`, `LOG_ZERO`.
 Source: SRILM, ngram-format(5); Kaldi `lm/arpa-file-parser.cc`.
 """
 

@@ -3,8 +3,6 @@
 `complete_lexicon` gives the words of transcripts and language model that the lexicon
 lacks pronunciations by a model of graphones (`latflow.lang.g2p`); the lexicon of a
 person stays as it is, and what is added stands behind a comment line.
-
-Public: `complete_lexicon`, `pronounce_words`, `train_model`, `apply_model`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Directories made by `latflow.lang.prepare.make_lang` and by Kaldi's `prepare_lang.sh`
 are read alike. Ids are those of the files; 0 is epsilon in both symbol tables.
 
-Public: `Lang`, `read_symbols`.
 Source of the checks: Kaldi `utils/validate_lang.pl`.
 """
 

@@ -8,8 +8,6 @@ pronunciations of the word that the search has found.
 
 A model is one file, as `LmTrie.save` writes n-gram models; its words are graphones.
 
-Public: `G2p`, `train_g2p`, `spoken_entries`.
-
 Source: Bisani and Ney 2008, "Joint-sequence models for grapheme-to-phoneme conversion";
 Novak, Minematsu and Hirose 2016, "Phonetisaurus: exploring grapheme-to-phoneme
 conversion with joint n-gram models in the WFST framework".

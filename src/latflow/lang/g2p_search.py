@@ -7,8 +7,6 @@ ways to cut it. Behind each letter only the best are kept. With enough of them t
 search is exact.
 
 Phone sequences are nodes of a tree: two are equal if they are the same node.
-
-Public: `search`, `Candidates`.
 """
 
 from __future__ import annotations

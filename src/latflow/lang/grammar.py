@@ -7,7 +7,6 @@ Histories that nothing follows are states too, with a back-off arc alone.
 
 Words of the model are found in words.txt in Unicode's normal form NFC.
 
-Public: `write_grammar`, `check_arpa`, `check_grammar`, `grammar_graph`, `Coverage`.
 Source: Kaldi `lm/arpa-lm-compiler.cc`, `lmbin/arpa2fst.cc` (`--disambig-symbol=#0`),
 without its `RemoveRedundantStates`, as in kaldilm: G is the same arc for arc;
 `utils/format_lm.sh`, `fstbin/fstisstochastic.cc`.

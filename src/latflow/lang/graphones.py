@@ -18,8 +18,6 @@ Letters and phones are numbered from 1. A graphone becomes one integer (its key)
 keys lie in a hash table with open addressing, so that memory is that of the distinct
 graphones and not of the ways to cut.
 
-Public: `Graphone`, `SPANS`, `align_graphones`, `to_token`, `from_token`.
-
 Source: Bisani and Ney 2008, "Joint-sequence models for grapheme-to-phoneme conversion",
 section 3; Jiampojamarn, Kondrak and Sherif 2007, "Applying many-to-many alignments and
 hidden Markov models to letter-to-phoneme conversion", algorithm 1. The spans are those

@@ -6,9 +6,6 @@ silence around it, `WORD 0.7 0.2 1.1 0.9 PHONE PHONE ...` (Kaldi's `lexicon.txt`
 `lexiconp.txt` and `lexiconp_silprob.txt`; dictionaries of Montreal Forced Aligner). A
 word with several lines has alternatives. `latflow.lang.lexicon_forms` tells what other
 forms are read. Case is kept: `Yes` and `YES` are two words.
-
-Public: `Pronunciation`, `Lexicon`, `read_lexicon`, `read_written_lexicon`,
-`write_lexicon`, `base_phone`.
 """
 
 from __future__ import annotations

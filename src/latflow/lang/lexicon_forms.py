@@ -22,7 +22,6 @@ they are no phones elsewhere in the file.
 What is changed is counted in one line of the log; what can't be read is refused with
 its line.
 
-Public: `read_rows`.
 Source: HTK Book 3.5, section 12.7 (dictionaries); CMU dictionary 0.7b (its README);
 Kaldi `utils/validate_dict_dir.pl`; Montreal Forced Aligner, "Pronunciation dictionary
 format".

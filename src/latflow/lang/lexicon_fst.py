@@ -22,8 +22,6 @@ It has a state for *after a word without silence* and one for *after silence*; e
 word leaves both. The factors F are not probabilities: they correct what the word before
 has already paid for, and are 1 on average.
 
-Public: `add_disambiguation`, `lexicon_fst`, `silence_lexicon_fst`, `write_transducers`,
-`save_fst`.
 Source: Kaldi `utils/lang/make_lexicon_fst.py` (same states and arcs in the same order),
 `utils/add_lex_disambig.pl`, `fstbin/fstaddselfloops.cc`; Mohri, Pereira and Riley 2008,
 "Speech recognition with weighted finite-state transducers", section 4; Chen, Xu, Wang,

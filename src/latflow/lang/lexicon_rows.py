@@ -1,8 +1,4 @@
-"""Rows of a lexicon; tables, markup and the like are refused.
-
-Public: `Row`, `fault`, `is_number`, `is_column`, `refuse_other_forms`, `refuse_blanks`,
-`refuse_other_columns`, `refuse_unseparated`.
-"""
+"""Rows of a lexicon; tables, markup and the like are refused."""
 
 from __future__ import annotations
 

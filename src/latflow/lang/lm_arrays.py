@@ -14,8 +14,6 @@ logarithms. All arrays are read only, and may be views of a memory-mapped file.
 A grammar acceptor with back-off arcs (`lm/G.fst`) is walked through in the same way:
 its back-off arcs, which carry no word, are taken only where a word is not listed.
 
-Public: `LmArrays`, `walk`, `sentence_costs`, `lay_out`, `of_grammar`, `ROOT`.
-
 Source: Kaldi `lm/const-arpa-lm.cc` (`ConstArpaLmDeterministicFst`),
 `fstext/deterministic-fst-inl.h` (`BackoffDeterministicOnDemandFst`).
 """

@@ -4,8 +4,6 @@ An `LmTrie` is an n-gram model of any order, or a grammar acceptor such as `lm/G
 as flat arrays (`latflow.lang.lm_arrays`) together with how the word ids of lattices
 become the labels of its arcs. `save` writes an n-gram model to a file that `load` maps
 into memory: a large ARPA file is parsed once.
-
-Public: `LmTrie`.
 """
 
 from __future__ import annotations

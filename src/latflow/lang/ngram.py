@@ -27,8 +27,6 @@ Counting: words become integers, and an n-gram the pair (id of its first n-1 wor
 word), which packs into one integer, so that all n-grams of a length are counted by one
 `numpy.unique` over the positions of the text.
 
-Public: `Discounts`, `estimate`, `uniform`, `text_sentences`, `transcript_sentences`;
-`Corpus`, `encode`, `NgramTable`, `count_ngrams`.
 Source: Chen and Goodman 1998, "An empirical study of smoothing techniques for language
 modeling" (TR-10-98), section 3 and equation 26; Heafield et al. 2013, "Scalable
 modified Kneser-Ney language model estimation"; the conventions and the fallback are

@@ -8,7 +8,6 @@ whole word; silence phones also keep the bare form, which stands between words.
 A *group* is a set of phones that share the root of a decision tree: all stress or tone
 variants of one base phone, in all word positions (a line of `phones/sets.txt`).
 
-Public: `PhoneInventory`, `place_markers`, `word_boundary_kind`.
 Source: Kaldi `utils/prepare_lang.sh` (phone_map, sets, roots, extra_questions),
 `utils/validate_dict_dir.pl`.
 """

@@ -7,8 +7,6 @@ phrase is given its boost at once; where the phrase breaks off, the back-off arc
 back what was given in advance, and leads to the longest ending of what was said that
 begins a phrase again.
 
-Public: `phrase_model`, `plain_model`.
-
 Source: Aho and Corasick 1975, "Efficient string matching" (failure arcs).
 """
 

@@ -2,8 +2,6 @@
 
 `make_lang` writes what Kaldi's `utils/prepare_lang.sh` writes; `make_lm` fetches or
 estimates an ARPA model; `make_grammar` turns it into the acceptor G.
-
-Public: `make_lang`, `extend_lang`, `make_lm`, `make_grammar`.
 """
 
 from __future__ import annotations
@@ -255,7 +253,6 @@ def make_grammar(arpa: str | Path, lang_dir: str | Path, grammar: str | Path) ->
 def _estimate(
     options: TextLm | TranscriptsLm, lang: Lang, cuts: Sequence[str | Path]
 ) -> NgramModel:
-    """Estimate a model from a text or from transcripts."""
     path = options.path if isinstance(options, TextLm) else None
     if path is None and isinstance(options, TextLm):
         raise UserError(

@@ -4,8 +4,6 @@ Speakers pause after some words and before others. What a lexicon can say of tha
 `WordSilence` an entry, and one `SentenceSilence` of the edges of sentences; together
 they are the `SilenceModel` that `latflow.lang.lexicon_fst` makes an L of.
 
-Public: `WordSilence`, `SentenceSilence`, `SilenceModel`, `read_sentence_silence`,
-`read_sentence_silence`, `write_silence`.
 Source: Chen, Xu, Wang, Povey and Khudanpur 2015, "Pronunciation and silence probability
 modeling for ASR"; Kaldi `utils/dict_dir_add_pronprobs.sh` (the files).
 """

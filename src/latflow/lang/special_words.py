@@ -14,7 +14,6 @@ lexicon; what the lexicon does not have either gets the names `SIL`, `SPN`, `<SI
 * Any other word in brackets, or like `nsn nsn`, whose one phone no ordinary word has is
   a noise; its phone is modelled like silence.
 
-Public: `SpecialNames`, `special_names`, `ordinary_words`.
 Source: the `local/prepare_dict.sh` of Kaldi's recipes (the names).
 """
 

@@ -1,7 +1,4 @@
-"""Corpora whose transcripts take on the spelling of a lexicon.
-
-Public: `prepare_corpus` (stage), `read_vocabulary`.
-"""
+"""Corpora whose transcripts take on the spelling of a lexicon."""
 
 from __future__ import annotations
 

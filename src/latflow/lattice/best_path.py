@@ -8,8 +8,6 @@ The cost of a path is
 and the best path has the least. `best_paths` finds the best ones for many settings in
 one pass over the lattice, which is what tuning needs.
 
-Public: `BestPath`, `Scales`, `best_path`, `best_paths`, `path_along`, `linear_paths`.
-
 Source: Kaldi `latbin/lattice-scale.cc`, `lattice-add-penalty.cc`,
 `lattice-best-path.cc`; Kaldi's LMWT is lm_scale 1 with acoustic_scale 1 / LMWT.
 """

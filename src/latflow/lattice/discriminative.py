@@ -16,9 +16,6 @@ Silence, which is easy to get right and worth little, counts by one of two rules
 * `one_silence_class`: all silence phones are the same; silence for silence is right.
 * else (the older rule): a frame in a silence phone is never right.
 
-Public: `mmi_posteriors`, `expected_accuracy`, `arc_accuracies`, `boost`,
-`check_alignment`, `Criterion`.
-
 Source: Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackwardMmi`,
 `LatticeForwardBackwardMpeVariants`, `LatticeBoost`); Povey 2003, "Discriminative
 training for large vocabulary speech recognition", chapter 6 (MPE); Gibson, Hain 2006,

@@ -9,8 +9,6 @@ Errors are counted on the cheapest alignment by dynamic programming. Two rules e
   with its tie breaks; the numbers of errors are those of `sclite`. Their sum is now
   and then higher than under `kaldi`: three substitutions cost as much (12) as two
   deletions, a match and two insertions, which are four errors.
-
-Public: `count_errors`, `align_words`, `ErrorCounts`, `WordAlignment`, `Rule`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
 sorts states and counts frames, `connected` leaves out dead ends, `to_compact` and
 `to_lattice` convert one into the other.
 
-Public: `arc_offsets`, `topological_order`, `state_frames`, `connect`,
-`collapse_linear_paths`, `expand_strings`.
-
 Source: Kaldi `fstext/factor-inl.h` (`Factor`), `fstext/lattice-utils-inl.h`.
 """
 

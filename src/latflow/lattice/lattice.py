@@ -13,7 +13,7 @@ natural logarithms; the graph cost (language model, lexicon, transitions) and th
 acoustic cost are kept apart, and the acoustic cost is *unscaled*, as in the lattices
 that Kaldi writes.
 
-Public: `Lattice`, `CompactLattice`, `Strings`. Paths: `latflow.lattice.best_path`.
+Paths: `latflow.lattice.best_path`.
 
 Source: Kaldi `fstext/lattice-weight.h`, `lat/kaldi-lattice.h`.
 """

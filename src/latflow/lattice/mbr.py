@@ -16,8 +16,6 @@ The arcs of the lattice should be whole words (`latflow.lattice.word_alignment`)
 the times are where labels stand. Raw lattices are better determinized before: their
 many parallel paths cost time and blur the bound.
 
-Public: `minimum_bayes_risk`, `MbrResult`, `Sausage`.
-
 Source: Xu, Povey, Mangu, Zhu 2011, "Minimum Bayes Risk decoding and system combination
 based on a recursion for edit distance" (figures 4-6, appendix C); Kaldi
 `lat/sausages.cc`.

@@ -8,8 +8,6 @@ Since the least cost from every state to the end is known, so is the exact cost 
 best completion of a hypothesis: the search takes up no beginning that is not the
 beginning of one of the n best, and nothing beyond the n best is ever expanded.
 
-Public: `n_best`, `random_paths`.
-
 Source: Mohri and Riley 2002, "An efficient algorithm for the n-best-strings problem":
 shortest paths through a graph that is determinized only where the search goes. Kaldi's
 `lattice-nbest` wants a lattice that is deterministic already.

@@ -13,8 +13,6 @@ in time and memory proportional to arcs, or states, times words of the reference
 equally wrong paths the cheapest one is taken; of equally cheap ones, one that does not
 depend on anything but the lattice.
 
-Public: `Oracle`, `oracle`.
-
 Source: Kaldi `latbin/lattice-oracle.cc`, which composes the lattice with an edit
 transducer; here the same minimum by dynamic programming.
 """

@@ -21,9 +21,7 @@ alpha, had by log-additions, becomes the potential instead, and all sums are 1.
 Backwards, the posterior of a state is handed out to the arcs into it in the proportions
 of their part in its sum, where nothing can overflow.
 
-Public: `ScaledArcs`, `scaled_arcs`, `best_costs`, `costs_to_end`, `forward`,
-`forward_sums`, `Forward`, `forward_backward`, `ForwardBackward`,
-`expected_arc_score`. Paths themselves: `latflow.lattice.best_path`.
+Paths themselves: `latflow.lattice.best_path`.
 
 Source: Rabiner 1989, "A tutorial on hidden Markov models", section III (alpha, beta);
 the same numbers as Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackward`,

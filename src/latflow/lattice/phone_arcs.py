@@ -10,8 +10,6 @@ or at the end of the lattice.
 Where the lattice has few boundary times for a phone, as is usual, states hardly
 multiply. The expansion does not depend on scores.
 
-Public: `PhoneArcs`, `expand`, `phones_of_alignment`.
-
 Source: Povey 2003, "Discriminative training for large vocabulary speech recognition",
 section 4.4 (phone-marked lattices); Kaldi `hmm/hmm-utils.cc` (`SplitToPhones`).
 """

@@ -9,9 +9,6 @@ In Kaldi's text archives an utterance is a line with `[ id weight id weight ... 
 each frame. Binary is the number of frames, then for each frame the number of its pairs
 and the pairs, each number behind a byte that tells its width; weights are float32.
 
-Public: `FramePosteriors`, `posteriors`, `alignment_posteriors`, `check_ids`,
-`read_posteriors`, `write_posteriors`.
-
 Source: Kaldi `hmm/posterior.{h,cc}`.
 """
 

@@ -5,8 +5,6 @@ all, costs being
 
     lm_scale * graph cost + acoustic_scale * acoustic cost.
 
-Public: `prune`, `depth_per_frame`.
-
 Source: Kaldi `lat/lattice-functions.cc` (`PruneLattice`,
 `CompactLatticeDepthPerFrame`), `latbin/lattice-prune.cc`,
 `latbin/lattice-depth-per-frame.cc`.

@@ -17,8 +17,6 @@ back-off arc that is cheaper than the listed word. In models that are interpolat
 those of shorter histories, such as Kneser-Ney ones, there are none; in others, what
 such a short cut saved stays in the cost.)
 
-Public: `rescore`.
-
 Source: Kaldi `latbin/lattice-lmrescore-pruned.cc`, without the pruning;
 `latbin/lattice-lmrescore-const-arpa.cc`, `fstext/lattice-utils-inl.h`,
 `lat/lattice-functions.cc` (`ComposeCompactLatticeDeterministic`).

@@ -9,8 +9,6 @@ A state of the new lattice is a state of the old one together with what has been
 a path to it and not yet been output (see `latflow.lattice.word_units`). Costs are
 output with the next word, as they are read.
 
-Public: `align_words`, `WordAligner`.
-
 Source: Kaldi `lat/word-align-lattice.cc` (`lattice-align-words`) and, for lexicons
 without position-dependent phones, `lat/word-align-lattice-lexicon.cc`
 (`lattice-align-words-lexicon`); the epsilon arcs that Kaldi makes and removes later are
@@ -201,7 +199,6 @@ def _arcs_by_state(lattice: CompactLattice) -> list[list[_Arc]]:
 
 
 def _split(strings: Strings) -> list[bytes]:
-    """Return each string as bytes."""
     data = strings.ids.astype(np.int32).tobytes()
     return [data[4 * i : 4 * j] for i, j in pairwise(strings.begin.tolist())]
 

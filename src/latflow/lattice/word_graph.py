@@ -4,8 +4,6 @@ N-best lists, oracles and minimum Bayes risk need neither transition-ids nor two
 of cost. A `WordGraph` has the arcs of a raw or compact
 lattice with scaled costs, and one more arc without a word from each final state to an
 added last state, so that a path is a sequence of arcs from state 0 to the last state.
-
-Public: `WordGraph`.
 """
 
 from __future__ import annotations

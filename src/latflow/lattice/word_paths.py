@@ -2,8 +2,6 @@
 
 A state of the result is a state of the lattice with the number of words said so far.
 
-Public: `word_paths`.
-
 Source: composition with the acceptor of a transcript, as Kaldi's `lattice-compose`.
 """
 

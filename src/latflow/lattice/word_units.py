@@ -14,8 +14,6 @@ In graphs made with `reorder` (latflow's and Kaldi's default) the self-loops of 
 follow the arc that leaves it. A phone then ends behind the self-loops that follow its
 last arc, and that it ends is known only when the next phone has begun.
 
-Public: `ComputationState`, `Unit`, `Rule`, `BoundaryRule`, `LexiconRule`.
-
 Source: Kaldi `lat/word-align-lattice.cc`, `lat/word-align-lattice-lexicon.cc`.
 """
 

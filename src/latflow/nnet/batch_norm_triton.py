@@ -8,8 +8,6 @@ backward likewise; operation by operation it is three times as much.
 
 Moments of tiles are put together in their order: equal arguments give equal bits.
 
-Public: `normalized`.
-
 Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for
 computing sample variances".
 """

@@ -4,10 +4,6 @@ Frame subsampling, feature frames for one output frame, is a property of the net
 which says it in the `meta.json` of its model folder. Everything that is made of a
 network's scores (alignments, lattices, times) has a frame where the features have as
 many.
-
-Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
-`described_sample_rates`, `described_parts`, `described_layers`, `fused_layer`,
-`OutputLoss`, `DEFAULT_TARGETS`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The drawing is one SVG with a row a layer and its connections on the left. Colours are
 the report's CSS variables, with the values of its light page where the drawing stands
 alone. The same network gives the same text.
-
-Public: `network_graph`, `network_svg`, `format_table`, `format_context`.
 """
 
 from __future__ import annotations

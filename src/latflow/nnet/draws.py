@@ -6,8 +6,6 @@ rows are drawn at once, on the device of the keys, for which nobody waits.
 
 Hashes are of 64 bits without sign; torch's int64 has the same sums and products.
 
-Public: `RowDraws`.
-
 Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"
 (SplitMix64).
 """

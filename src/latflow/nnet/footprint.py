@@ -2,8 +2,6 @@
 
 The network is made, and fed a batch, on torch's device `meta`, where tensors have sizes
 and no contents: a network that no machine could hold is counted in a second.
-
-Public: `Footprint`, `footprint_of`.
 """
 
 from __future__ import annotations

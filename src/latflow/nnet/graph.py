@@ -1,7 +1,4 @@
-"""Layers connected: descriptions of layers, and the module that they become.
-
-Public: `LayerDescription`, `Plan`, `LayerGraph`, `Subnetwork`, `initialize`.
-"""
+"""Layers connected: descriptions of layers, and the module that they become."""
 
 from __future__ import annotations
 

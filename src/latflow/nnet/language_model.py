@@ -11,8 +11,6 @@ compared with those of n-grams, and be mixed:
 A folder holds `weights.safetensors`, `words.txt` (a word a line, in the order of the
 classes, the sentence end first) and `meta.json` (options, and what training tells).
 
-Public: `WordLstm`, `framed`, `NeuralLm`, `Mixture`, `best_weight`, `weight_on`,
-`mixed`, `perplexities`.
 Source: Mikolov et al. 2010 (recurrent models, interpolation); Press & Wolf 2017 (shared
 embeddings); Jelinek & Mercer 1980 (the weight, by expectation maximization).
 """

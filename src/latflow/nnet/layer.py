@@ -28,8 +28,6 @@ frames otherwise (recurrent, attention, batch statistics) use `lengths` or `padd
 With `edges: repeat` a network gets frames of context at both sides instead
 (`Padded.before`), and layers that look around use them up: nothing is computed that no
 output frame needs, and what is beyond the ends never reaches a true frame.
-
-Public: `Layer`, `LayerError`, `Shape`, `Context`, `Padded`, `padding_of`, `zero`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@
   trains them), else they are turned into posteriors by a softmax; `ctc` that these are
   of labels and the blank, whose sums over paths are probabilities of transcripts;
   `attention` that a decoder tells `units`, and there are no scores of frames
-
-Public: `AcousticNetwork`, `load_model`, `save_model`, `read_priors`,
-`average_models`, `average_states`, `check_is_none_of`, `copy_tree`, `choose_device`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ has one at a time: `ReplaceIndex(ivector, t, 0)`.
 Beyond an utterance's ends Kaldi repeats the features' first and last frame, as
 networks with `edges: repeat` do; others cannot be written.
 
-Public: `Nnet3`, `LAYERS`.
-
 Source: Kaldi `nnet3/nnet-nnet.cc` (`Write`), `nnet3/am-nnet-simple.cc`,
 `nnet3/nnet-simple-component.cc`, `nnet3/nnet-descriptor.h`.
 """

@@ -6,8 +6,6 @@ need are left out. A node is refused by its name, and its component's.
 A frame has all that a network of ours reads: the features, and behind them the i-vector
 if there are any, an input of its own in Kaldi.
 
-Public: `operations_of`.
-
 Source: Kaldi `nnet3/nnet-{simple,tdnn,normalize,general}-component.cc` (`Propagate`).
 """
 

@@ -8,8 +8,6 @@ A descriptor is read as what it means: pieces side by side (`Append`), each a su
 nodes, shifted in time and scaled; or at one time whatever the frame, as i-vectors are
 (`ReplaceIndex(ivector, t, 0)`).
 
-Public: `Nnet3File`, `Node`, `Component`, `Term`, `read_nnet3`.
-
 Source: Kaldi `nnet3/nnet-nnet.cc` (`Read`), `nnet3/nnet-descriptor.cc`,
 `nnet3/nnet-component-itf.cc`, `nnet3/am-nnet-simple.cc` and
 `nnet3/nnet-{simple,tdnn,normalize,general}-component.cc`.
@@ -147,7 +145,6 @@ def _text(reader: KaldiReader, raw: bytes) -> str:
 
 
 def _node(reader: KaldiReader, line: str) -> Node:
-    """Read the line of a node."""
     kind, _, rest = line.partition(" ")
     values = dict(_VALUES.findall(rest))
     name = values.get("name", "")
@@ -293,7 +290,6 @@ def _number(word: str) -> float:
 
 
 def _component(reader: KaldiReader, name: str, nodes: Mapping[str, Node]) -> Component:
-    """Read a component."""
     opening = reader.token()
     kind = opening.removeprefix("<").removesuffix(">")
     if kind not in TYPES:

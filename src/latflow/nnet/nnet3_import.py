@@ -5,8 +5,6 @@ the classes `tdnnf`, `tdnn`, `linear`, `batch_norm`, `activation`, `splice`, `co
 `add`, `slice` and `subsample`, named after the nodes. Kaldi counts all times in frames
 of the features and computes those that are needed; here a layer whose readers want one
 frame in three alone computes no other, and its times are counted in these.
-
-Public: `ImportedNetwork`, `import_nnet3`.
 """
 
 from __future__ import annotations
@@ -230,7 +228,6 @@ class _Layers:
         return stride if is_multiple else 1
 
     def _put(self, operation: Operation, stride: int, name: str, **layer: Any) -> None:
-        """Add the layer of an operation."""
         self.config[name] = layer
         self._made[operation.node] = _Made(name, stride)
 
@@ -246,7 +243,6 @@ class _Layers:
     # -- operations --------------------------------------------------------------------
 
     def _add(self, operation: Operation) -> None:
-        """Add the layers of an operation."""
         what = operation.what
         if isinstance(what, Factorized):
             self._add_factorized(operation, what)
@@ -312,7 +308,6 @@ class _Layers:
         self._put(operation, stride, name, **layer)
 
     def _sources(self, nodes: Sequence[str], stride: int) -> str | list[str]:
-        """Return the layers that give nodes."""
         joined = [n for node in nodes for n in self._joined.get(node, [node])]
         names = [self._at(node, stride) for node in joined]
         return names[0] if len(names) == 1 else names

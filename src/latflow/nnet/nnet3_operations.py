@@ -7,9 +7,6 @@ of Kaldi's xconfig, or what `latflow.nnet.nnet3` writes of one).
 Batch normalization of `tdnnf` has no scale of its own: one that our export folded is
 taken apart into mean and variance, such that the export gives the same bits again.
 
-Public: `Affine`, `Normalization`, `Function`, `Join`, `Range`, `Factorized`, `What`,
-`Operation`, `put_together`, `readers_of`, `neighbours`, `FRAME`.
-
 Source: Kaldi `steps/libs/nnet3/xconfig/{basic,composite}_layers.py`; Povey et al. 2018.
 """
 

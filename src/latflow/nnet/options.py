@@ -3,10 +3,6 @@
 Each layer class has a frozen model of its options. A wrong key or value in a
 description is refused with the place in it, and the nearest key is proposed; the list
 of layer classes in docs/networks.md is made of the same models.
-
-Public: `Location`, `OptionFacts`, `facts_of`, `read_layer_options`, `check_keys`,
-`nearest`, types of options that layers share, and the options of layers that slow down
-by default, which recipes read without torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Numbers of a network's passes: float32, or bf16 by torch's autocast.
-
-Public: `dtype_of`, `passes_in`, `multiplies_bf16`.
-"""
+"""Numbers of a network's passes: float32, or bf16 by torch's autocast."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ count one by one; norms, dropout and the like come with the layer before them.
 
 Source: RETURNN's `Pretrain.py`, construction `from_input` (Zeyer et al. 2017); the idea
 is of Hinton, Osindero & Teh 2006 and, with labels, Bengio et al. 2007.
-
-Public: `Pretraining`, `num_steps`, `first_whole_epoch`, `shallower`, `carry_over`.
 """
 
 from __future__ import annotations
@@ -116,7 +114,6 @@ def _first_layers(
 
 
 def _given(description: NetworkDescription, layer: LayerDescription) -> dict[str, Any]:
-    """Return a layer of the description as it was given."""
     return copy.deepcopy(dict(description.config["layers"][layer.name]))
 
 

@@ -1,7 +1,4 @@
-"""The layer classes by the names that descriptions use, and their reference.
-
-Public: `layer_class`, `LAYER_CLASSES`, `layer_reference`, `in_document`.
-"""
+"""The layer classes by the names that descriptions use, and their reference."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Networks that make different errors are better together than each alone. Their l
 stand side by side in one network, so that it is decoded, streamed, served, exported
 and trained on like any other.
 
-Public: `fuse_models`, `linear_output`.
-
 Source: Kaldi `steps/nnet3/decode_score_fusion.sh --average true`, which runs the
 networks one by one and averages matrices.
 """

@@ -2,8 +2,6 @@
 
 There, starting an operation takes longer than most of them. On a processor each tensor
 stays by itself: its numbers are those of one that is alone, to the last bit.
-
-Public: `groups_of`, `stacked`, `unstacked`, `copy_all_`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A window of consecutive utterances, as many as memory may hold scores of, is sor
 length; what goes through the network together is padded to the longest. Results are in
 the order asked for. With a GPU the next window is computed while the scores of one are
 used.
-
-Public: `UtteranceBatches`, `Score`, `ScoredUtterance`.
 """
 
 from __future__ import annotations

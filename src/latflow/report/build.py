@@ -3,8 +3,6 @@
 The file opens offline: drawings, sound, style and script are inside, nothing is
 fetched. It is made of what exists so far; sections say what is missing and which target
 makes it.
-
-Public: `make_report`, `write_page`, `now`.
 """
 
 from __future__ import annotations

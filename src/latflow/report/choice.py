@@ -1,7 +1,4 @@
-"""Which system dev is best with, out of the word error rates alone.
-
-Public: `rates_of`, `chosen_on_dev`, `decide`, `Decision`.
-"""
+"""Which system dev is best with, out of the word error rates alone."""
 
 from __future__ import annotations
 

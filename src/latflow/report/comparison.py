@@ -2,8 +2,6 @@
 
 All comes from the folders `results/<experiment>/` alone: scores, `log.jsonl`, and the
 records that each job left behind (`latflow.workflow.jobs`).
-
-Public: `comparison_sections`.
 """
 
 from __future__ import annotations

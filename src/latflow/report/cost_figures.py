@@ -1,8 +1,4 @@
-"""Jobs of earlier runs: what each had to do, and what it took.
-
-Public: `Work`, `work_of`, `packaged_figures`, `all_figures`, `read_figures`, `size_of`,
-`FIGURES`, `MEASURED`, `AMOUNTS`, `MIB`.
-"""
+"""Jobs of earlier runs: what each had to do, and what it took."""
 
 from __future__ import annotations
 

@@ -20,8 +20,6 @@ rule without figures of its own goes by one that does alike (`ALIKE`).
 Of all lines through two jobs of a rule, that with the least sum of absolute log errors
 is taken (every run weighs the same): one job that had to compile its kernels, or shared
 its core, does not bend it.
-
-Public: `Cost`, `CostModel`, `ALIKE`, `whole`, `leave_one_out`, `error_factors`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 Snakemake measures each job (`<results>/benchmarks/<rule>/<job>.jsonl`), and each job
 leaves a record of what it read (`<results>/provenance/<rule>/<job>.json`, see
 `latflow.workflow.jobs`); this module puts the two together.
-
-Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
-`capacity_section`, `split_of`, `share_of_split`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Sections on what went in (speech, lexicon, graphs, versions) and came out: packages.
-
-Public: `data_section`, `language_section`, `ledger_section`, `packages_section`,
-`provenance_section`, `training_hours`.
-"""
+"""Sections on what went in (speech, lexicon, graphs, versions) and on packages."""
 
 from __future__ import annotations
 

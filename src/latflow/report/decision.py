@@ -2,8 +2,6 @@
 
 Dev chooses the system; the first test set tells how much better it is than each of the
 others, on the same redrawn utterances. What to try next: `latflow.report.findings`.
-
-Public: `decision_section`, `headline`, `Headline`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The section of utterances to hear and see: audio, spectrogram, phones and words.
-
-Public: `examples_section`, `sound_and_picture`, `heard_and_seen`, `Tier`, `draw`,
-`log_spectrum`.
-"""
+"""The section of utterances to hear and see: audio, spectrogram, phones and words."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 matplotlib draws with marker colours which are then replaced by the page's CSS
 variables, so the same drawing suits light and dark pages. The output is deterministic.
-
-Public: `canvas`, `render`, `bare`, `series_colour`, `INK`, `MUTED`, `LINE`, `WIDTH`,
-and the drawings `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`,
-`speaker_rates`, `slice_rates`, `phone_durations`, `rule_costs`, `latencies`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Findings in an experiment's files that ask for something, each with its evidence.
-
-Public: `failures`, `findings`, `Findings`.
-"""
+"""Findings in an experiment's files that ask for something, each with its evidence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Files that an experiment has left in its folder, as far as it got.
-
-Public: `Results`, `SplitSize`, `Log`, `read_log`, `read_table`, `read_json`,
-`read_manifest`, `read_numbers`, `read_iterations`, `read_jobs`, `checked`.
-"""
+"""Files that an experiment has left in its folder, as far as it got."""
 
 from __future__ import annotations
 

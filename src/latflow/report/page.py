@@ -1,8 +1,4 @@
-"""The parts of the report's page, free of HTML: sections, tables, figures, notes.
-
-Public: `Section`, `Table`, `Words`, `Figure`, `Note`, `Heading`, `Example`, `Details`,
-`Fact`, `rows_of`, `missing`, `markdown`.
-"""
+"""The parts of the report's page, free of HTML: sections, tables, figures, notes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The jobs are those of Snakemake's dry run (`latflow.workflow.job_graph`), their costs
 those of `latflow.report.cost_model`.
-
-Public: `make_plan`, `render`.
 """
 
 from __future__ import annotations

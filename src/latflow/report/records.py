@@ -1,8 +1,6 @@
 """Records in an experiment's folder: what the report reads of its JSON files.
 
 Of each file the fields that the report shows, with their types. Files have more.
-
-Public: a class for each kind of file; `LINES`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Jobs on machines: how long a whole run takes, and what it waits for.
-
-Public: `Machines`, `Estimate`, `Plan`.
-"""
+"""Jobs on machines: how long a whole run takes, and what it waits for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
-
-Public: `rates_section`, `scales_section`, `lattices_section`, `errors_section`,
-`aligned`.
-"""
+"""Sections on word errors: rates, comparisons, scales, lattices, errors in detail."""
 
 from __future__ import annotations
 

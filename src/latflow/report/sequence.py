@@ -1,7 +1,4 @@
-"""Section on sequence training: criteria, options, outcome, costs and failures.
-
-Public: `sequence_section`, `totals`, `CRITERIA`.
-"""
+"""Section on sequence training: criteria, options, outcome, costs and failures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Curves of sequence training over epochs.
-
-Public: `curves`, `dev_errors`, `panels`, `Panel`, `UNITS`.
-"""
+"""Curves of sequence training over epochs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What servers make of the systems: which can be served, and their word error rates.
-
-Public: `serving_section`.
-"""
+"""What servers make of the systems: which can be served, and their word error rates."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Paired comparisons of systems on the same utterances, and what they mean in words.
-
-Public: `join_scores`, `Joined`, `compare_joined`, `compare_pairs`, `corrected`,
-`too_few_draws`, `turned`, `Pair`, `Verdict`, `reading`, `p_text`, `interval_text`,
-`COULD_BE_CHANCE`.
-"""
+"""Paired comparisons of systems on the same utterances, and what they mean in words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The section of simulation: what was done, and utterances to hear beside others.
-
-Public: `simulation_section`, `told`.
-"""
+"""The section of simulation: what was done, and utterances to hear beside others."""
 
 from __future__ import annotations
 
@@ -156,7 +153,6 @@ def _draws_of(
 
 
 def _folder(results: Results, name: str) -> Path:
-    """Return the folder of a set."""
     return results / f"corpus/{name}"
 
 

@@ -7,8 +7,6 @@ into slices of about as many utterances; other columns have a slice for each val
 last for each speaker.
 
 Only these values are held in memory, none of the audio or features.
-
-Public: `slices_of`, `slices_section`, `attributes`, `slice_labels`, `COLUMNS`.
 """
 
 from __future__ import annotations

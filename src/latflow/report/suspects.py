@@ -1,7 +1,4 @@
-"""The section of utterances that look wrong: a table, and the worst to hear.
-
-Public: `suspects_section`.
-"""
+"""The section of utterances that look wrong: a table, and the worst to hear."""
 
 from __future__ import annotations
 

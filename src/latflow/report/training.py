@@ -1,9 +1,6 @@
 """Sections on training: GMM systems, alignments, networks trained frame by frame.
 
 Networks that go on with lattices are in `latflow.report.sequence`.
-
-Public: `training_section`, `alignment_section`, `networks_section`, `time_shares`,
-`training_facts`.
 """
 
 from __future__ import annotations

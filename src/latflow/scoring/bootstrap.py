@@ -9,8 +9,6 @@ Redrawing tells nothing of errors that a set happens not to have: with few error
 interval is at least as wide as the exact binomial one of independent words. Of several
 comparisons one may look real by chance: `holm` corrects their p.
 
-Public: `bootstrap_interval`, `paired_bootstrap`, `holm`, `Interval`, `Comparison`.
-
 Source: M. Bisani and H. Ney, "Bootstrap estimates for confidence intervals in ASR
 performance evaluation", ICASSP 2004 (equations 3 to 9); C. Clopper and E. Pearson, "The
 use of confidence or fiducial limits", Biometrika 1934; S. Holm, "A simple sequentially

@@ -3,8 +3,6 @@
 A boundary is the time between two labels that follow each other. The labels of a
 recording are matched by edit distance, so that an alignment that has a phone more loses
 that phone and no other; times are compared where both neighbours of a boundary match.
-
-Public: `read_labels`, `compare_labels`, `Differences`, `render`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ word was right, a rising curve is fitted (isotonic regression) and drawn through
 points.
 Posteriors that are right already, within what such a set can tell, are left alone.
 
-Public: `ScoredWords`, `Curve`, `fit_curve`, `calibrated`, `calibration_error`.
-
 Source: B. Zadrozny and C. Elkan, "Transforming classifier scores into accurate
 multiclass probability estimates", KDD 2002; M. Pakdaman Naeini et al., "Obtaining well
 calibrated probabilities using Bayesian binning", AAAI 2015 (the error).

@@ -9,8 +9,6 @@ Written files:
 * `lattices.tsv`: `COLUMNS` of each utterance;
 * `lattices.json`: sums and percentiles of the whole set, see `_summary`.
 
-Public: `analyze_lattices`, `COLUMNS`.
-
 Source: Kaldi `latbin/lattice-oracle.cc`, `lattice-depth.cc`,
 `steps/diagnostic/analyze_lats.sh`.
 """

@@ -2,10 +2,6 @@
 
 pandas is imported where a table is made, Numba where words are compared: stages that
 only write tables go without.
-
-Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
-`read_scores`, `is_far_worse`, `summarize_wer`, `read_rates`, `format_rates`,
-`read_table`, `write_table`, `write_rows`, `GAP`.
 """
 
 from __future__ import annotations

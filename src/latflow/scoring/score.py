@@ -21,8 +21,6 @@ its place in the lattice.
 `recognize`, the stage `recognize_words`, writes the first two lines of these for a set
 without references.
 
-Public: `ScoreJob`, `score`, `recognize`, `write_scores`, `Transcriber`, `Transcript`.
-
 Source: Kaldi `latbin/lattice-mbr-decode.cc`, `steps/get_ctm_conf.sh`.
 """
 

@@ -1,8 +1,4 @@
-"""Transcripts of a set: its references, Kaldi's text files, words with times.
-
-Public: `References`, `read_references`, `read_text`, `write_text`, `names_of`,
-`timed_words`.
-"""
+"""Transcripts of a set: its references, Kaldi's text files, words with times."""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ Written files:
   two lie at an end of those tried (only where the sweep may not go further; a weight of
   1, the least there is, is no such end).
 
-Public: `tune_scales`, `weights_beyond`, `penalties_beyond`, `choose`, `read_scales`.
-
 Source: Kaldi `steps/score_kaldi.sh` (LMWT and penalty), which looks at the test set.
 """
 

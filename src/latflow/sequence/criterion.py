@@ -21,8 +21,6 @@ PyKaldi2's `weight_decay`, of the parameters, is `training.optimizer.weight_deca
 
 A teacher network, where the criterion has one, scores the same features without a
 gradient; lattices are made with its scores.
-
-Public: `SequenceCriterion`.
 """
 
 from __future__ import annotations

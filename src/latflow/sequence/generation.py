@@ -9,9 +9,6 @@ final state is repeated with a wider beam, and then its incomplete paths are tak
 the utterance is skipped (`lattices.on_no_final`); an utterance that cannot be aligned
 takes its static alignment, or is skipped. A skipped utterance adds nothing, neither
 value nor frames.
-
-Public: `Generator`, `AlignmentSource`, `LatticeMaker`, `SequenceFiles`,
-`load_generator`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Sums over frames go with each step to the log (`latflow.training.criterion.Loss`); this
 module holds their names, and what does not fit a step: the drift of alignments by
 phone, and the ledger of failures.
-
-Public: `STATISTICS`, `UtteranceResult`, `Drift`, `Journal`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ utterances fail too often.
 Both decide from sums over all ranks, so that all ranks decide alike and any number of
 ranks trains the same; where ranks train alone (`parameter_averaging`), whenever they
 meet.
-
-Public: `BeamPolicy`, `FailureBound`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ A task of `latflow.training.task`, whose model folder holds besides
 * `drift.json`: how far alignments made on the fly have moved, by phone;
 * `sequence_ledger.jsonl`: utterances that were searched again, fell back, or gave
   nothing.
-
-Public: `SequenceJob`, `train_sequence`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 To the trainer this is a criterion like any other: its "frames" are the words of the
 references and its loss their errors, so that the mean of a set is its word error rate
 and the best epoch is the one with the fewest errors.
-
-Public: `WordErrors`, `Scorecard`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,6 @@ segment; then its scores are those of the same frames in the whole segment, but 
 rounding in products of matrices of other shapes. Positions of chunks are fixed, so that
 the scores are the same bits for any pieces in which the frames come.
 
-Public: `Chunk`, `num_rows`, `ChunkCutter`, `Acoustics`, `NetworkAcoustics`,
-`GmmAcoustics`.
-
 Source: Kaldi `nnet3/nnet-am-decodable-simple.cc` (`frames-per-chunk`).
 """
 

@@ -1,7 +1,4 @@
-"""The stage that adapts a package of a GMM system to a corpus with transcripts.
-
-Public: `adapt_package` (stage), `check_adaptable`.
-"""
+"""The stage that adapts a package of a GMM system to a corpus with transcripts."""
 
 from __future__ import annotations
 

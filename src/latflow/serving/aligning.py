@@ -3,8 +3,6 @@
 A GMM system aligns as in its recipe: on stored frames, normalized as in training, and,
 where it adapts to speakers, in two passes. A network scores utterances as a segment of
 the package is scored.
-
-Public: `align_package` (stage), `AlignmentTask`.
 """
 
 from __future__ import annotations
@@ -179,7 +177,6 @@ def _first_middle(info: PackageInfo) -> dict[str, float]:
 def _align_with_network(
     task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
-    """Align with a network."""
     model = Model.load(task.package_dir, trust_code=task.trust_code)
     own = task.write_lang(out_dir)
     tree, transitions = load_model(task.package_dir / "model")

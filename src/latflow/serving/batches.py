@@ -4,8 +4,6 @@ The chunks of a batch are copied into pinned memory, over to the GPU, through th
 network, and back, all behind each other in a queue of the GPU's, so that the next batch
 is made ready while one is computed. A batch is filled up to one of few sizes: its
 launches are recorded once as a CUDA graph, and replayed.
-
-Public: `Batches`, `LocalBatches`, `ChunkBatches`, `Flight`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Stage `measure_capacity`: real-time sessions that a server of a package holds here.
-
-Public: `measure_capacity` (stage), `running_server`.
-"""
+"""Stage `measure_capacity`: real-time sessions that a server of a package holds."""
 
 from __future__ import annotations
 

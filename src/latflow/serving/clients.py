@@ -1,7 +1,4 @@
-"""Sessions with a server as its clients have them: Vosk's websocket, Triton's gRPC.
-
-Public: `Server`, `Connection`, `Answer`, `ClientError`, `server_of`.
-"""
+"""Sessions with a server as its clients have them: Vosk's websocket, Triton's gRPC."""
 
 from __future__ import annotations
 

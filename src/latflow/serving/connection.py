@@ -3,8 +3,6 @@
 Messages wait in a queue with a limit and are answered in order; beside them the socket
 is read, so that a client that leaves is noticed at once. A protocol derives from
 `Connection` and says what its messages mean.
-
-Public: `Connection`.
 """
 
 from __future__ import annotations

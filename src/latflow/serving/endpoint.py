@@ -1,7 +1,5 @@
 """Endpoints of segments, by Kaldi's five rules.
 
-Public: `fired_rule`, `EndpointDetector`.
-
 Source: Kaldi `online2/online-endpoint.{h,cc}`.
 """
 

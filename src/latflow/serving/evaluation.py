@@ -1,7 +1,4 @@
-"""Posteriors of frames, and their loss, by HTTP (`--evaluate`).
-
-Public: `evaluate`.
-"""
+"""Posteriors of frames, and their loss, by HTTP (`--evaluate`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Features of a segment that arrives in pieces, as a packaged model takes them.
-
-Public: `FeatureStream`, `make_front_end`, `is_causal`.
-"""
+"""Features of a segment that arrives in pieces, as a packaged model takes them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Times are rounded to milliseconds, confidences to four decimals, so that the same words
 give the same bytes. `docs/serving.md` describes the JSON.
-
-Public: `Transcription`, `FORMATS`, `EXTENSIONS`, `render`.
 """
 
 from __future__ import annotations
@@ -122,7 +120,6 @@ def _seconds(time: float) -> float:
 
 
 def _rounded(confidence: float | None) -> float | None:
-    """Round a confidence."""
     return None if confidence is None else round(float(confidence), 4)
 
 

@@ -3,9 +3,6 @@
 A connection that has not yet said what it wants has a deadline for it, and goes first
 where there are too many: clients that only hold connections keep nobody out, and the
 process never runs out of files (where asyncio would log, and not hear, for as long).
-
-Public: `Connections`, `HttpProtocol`, `TlsProtocol`, `SocketProtocol`, `last_ping`,
-`few_lines`.
 """
 
 from __future__ import annotations

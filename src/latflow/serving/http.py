@@ -1,7 +1,4 @@
-"""The server's routes, and what it tells of itself.
-
-Public: `create_app`.
-"""
+"""The server's routes, and what it tells of itself."""
 
 from __future__ import annotations
 
@@ -141,7 +138,6 @@ async def _models(_: Request, service: Service) -> Response:
 
 
 async def _model(request: Request, service: Service) -> Response:
-    """Tell of one model."""
     name = request.path_params["name"]
     if name not in service.schedulers:
         raise service.no_model(name)

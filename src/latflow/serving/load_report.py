@@ -1,7 +1,4 @@
-"""Figures of runs of the load client.
-
-Public: `Exchange`, `LoadReport`, `summarize`, `format_reports`, `write_csv`.
-"""
+"""Figures of runs of the load client."""
 
 from __future__ import annotations
 

@@ -3,9 +3,6 @@
 Latency is the time from when the last samples of an utterance could be sent (with
 `real_time` the moment at which they would have been spoken, else that at which they are
 handed to the connection) to the arrival of its final text.
-
-Public: `load_server`, `with_server`, `LoadRun`, `Utterance`, `read_audio`, `run_load`,
-`exchange`, `find_capacity`, `Clock`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Libraries of C end the process where a few bytes are lacking (glibc for the data of a
 thread, LLVM, BLAS). So some address space is kept free of what clients can ask for:
 sessions and their steps begin only where that remains.
-
-Public: `AddressSpace`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Several processes of a server write theirs to files of a folder, so that each can tell
 those of all (`PROMETHEUS_MULTIPROC_DIR`, which must be set before this is imported).
-
-Public: `Metrics`.
 """
 
 from __future__ import annotations

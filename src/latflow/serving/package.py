@@ -13,10 +13,6 @@
 
 A system that adapts to speakers needs two passes over their speech: its package aligns,
 and has no graph.
-
-Public: `PackageInfo`, `SystemFacts`, `RescoringOptions`, `read_info`, `describe`,
-`ScoredSystem`, `load_acoustics`, `Model`, `GmmPackage`. They are written by
-`latflow.serving.packaging`.
 """
 
 from __future__ import annotations

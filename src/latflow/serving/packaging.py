@@ -1,8 +1,6 @@
 """The stage that writes a trained system as a package (`latflow.serving.package`).
 
 Of a system that adapts to speakers it writes one that aligns.
-
-Public: `PackageOptions`, `PackageFiles`, `write_package` (stage).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Processes of a server, which are replaced when they die.
-
-Public: `Role`, `Child`, `Processes`, `spawn`, `end_with_parent`.
-"""
+"""Processes of a server, which are replaced when they die."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ A client sends events of JSON: its settings (`session.update`, or the older
 turns: with `turn_detection` each segment that the session ends, else what is committed;
 deltas tell its words while they are spoken. `docs/serving.md` describes what is taken.
 Facts from OpenAI's API reference and the types of its Python package (openai 3.57).
-
-Public: `serve_realtime`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What clients of OpenAI's realtime protocol set: by its newer and its older names.
-
-Public: `Settings`, `turns_of`, `mapping`, `wrong`, `CODINGS`, `TELEPHONE_RATE`.
-"""
+"""What clients of OpenAI's realtime protocol set: by its newer and its older names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Audio files as recognizers take them.
-
-Public: `open_recording`, `MIN_RATE`, `MAX_RATE`.
-"""
+"""Audio files as recognizers take them."""
 
 from __future__ import annotations
 

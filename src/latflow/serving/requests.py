@@ -1,7 +1,4 @@
-"""Requests with limits of their size, of their pauses and of their time.
-
-Public: `limited`, `GONE`.
-"""
+"""Requests with limits of their size, of their pauses and of their time."""
 
 from __future__ import annotations
 

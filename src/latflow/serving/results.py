@@ -1,8 +1,4 @@
-"""Results of recognition: hypotheses, segments, events of a session.
-
-Public: `Hypothesis`, `Segment`, `Partial`, `Final`, `Event`,
-`SILENCE`, `moved`.
-"""
+"""Results of recognition: hypotheses, segments, events of a session."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ results of each session are computed in a pool of threads, one step of a session
 time. While a batch is computed, the chunks of the next one gather: batches grow with
 the load, and a lone session never waits. Sessions at their end go first, in the pool as
 through the network: it is their final text that somebody waits for.
-
-Public: `Scheduler`, `LiveSession`, `OverloadedError`, `ClosedError`.
 """
 
 from __future__ import annotations

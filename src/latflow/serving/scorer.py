@@ -4,8 +4,6 @@ One interpreter cannot feed a GPU and recognize, and a network in each worker wo
 batches of few chunks. So workers only search; here, whatever chunks have come are taken
 through the network in one call, those of sessions at their end first, while the next
 ones gather. See `latflow.serving.shared_chunks` for how they come.
-
-Public: `Scorer`, `run_scorer`.
 """
 
 from __future__ import annotations

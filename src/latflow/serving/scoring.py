@@ -1,7 +1,4 @@
-"""Scores of chunks for a scheduler: who computes them, and what is told of it.
-
-Public: `ChunkScorer`, `LocalScorer`, `Observer`, `Told`, `score_each`.
-"""
+"""Scores of chunks for a scheduler: who computes them, and what is told of it."""
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ The network is Silero's voice activity detector from the wheel `silero-vad`, for
 16 kHz: it gives the probability of speech in each window of 32 ms. Its weights are run
 here for many windows at once, which the wheel's own module takes one by one.
 
-Public: `SpeechDetector`, `detector_of`, `SpeechCutter`, `SpeechGate`, `Segmenter`,
-`Span`, `Stretch`.
-
 Source: silero-vad, `silero_vad.jit` (the network) and `get_speech_timestamps` (two
 thresholds, least silence, least speech).
 """

@@ -3,8 +3,6 @@
 The workflow decodes utterances as they were cut, each as a whole. Who uses a package
 sends it audio of any length, in which speech is looked for first; what comes of that is
 known by doing it.
-
-Public: `score_served` (stage).
 """
 
 from __future__ import annotations

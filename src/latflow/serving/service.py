@@ -1,7 +1,4 @@
-"""One process of a server: what its websocket and HTTP sides share.
-
-Public: `Service`, `RefusedError`, `Reason`, `Drained`.
-"""
+"""One process of a server: what its websocket and HTTP sides share."""
 
 from __future__ import annotations
 

@@ -22,8 +22,6 @@ calls `advance` with its scores.
 Phrases are favoured in the lattices of final results, not in the search: what is not in
 the lattice is not found, and partial results don't know of them.
 
-Public: `Session`.
-
 Source: Kaldi `online2bin/online2-wav-nnet3-latgen-faster.cc`.
 """
 

@@ -1,7 +1,4 @@
-"""Words that are told while they are spoken, and can't be taken back.
-
-Public: `SettledWords`.
-"""
+"""Words that are told while they are spoken, and can't be taken back."""
 
 from __future__ import annotations
 

@@ -10,9 +10,6 @@ each, and answers that they are there:
 
 A chunk lies in one of the memory's slots; one that is too large for a slot, a whole
 segment, in pages behind them, which are given back when its scores have come.
-
-Public: `Memory`, `Mapped`, `SharedView`, `Request`, `Answer`, `Records`, `packed`,
-`URGENT`, `USUAL`, `ALONE`, `Door`, `Hello`, `bytes_of`, `hang_up`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A worker's end of the scorer process that all workers of a server share.
-
-Public: `SharedScorer`.
-"""
+"""A worker's end of the scorer process that all workers of a server share."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Some vanish in the middle of an utterance, stall, send garbage, or come back at once;
 what is asked is that the others lose nothing, and that the server's memory stays.
-
-Public: `soak_server`, `soak`, `SoakReport`, `megabytes`, `slope_of`.
 """
 
 from __future__ import annotations

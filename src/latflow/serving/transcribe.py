@@ -5,9 +5,6 @@ Recordings are read in blocks and cut into segments; each segment is recognized 
 recording that cannot be read is told in one line, the others go on. What it takes in
 memory does not depend on how long recordings are (but for segmentation `none`, where
 the search remembers all of a recording, and for formats that only Lhotse reads).
-
-Public: `transcribe` (command), `transcribe_recordings` (stage), `find_recordings`,
-`Recording`.
 """
 
 from __future__ import annotations

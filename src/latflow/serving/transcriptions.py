@@ -1,7 +1,4 @@
-"""OpenAI's transcriptions of files: as a whole, or told as they are recognized.
-
-Public: `transcribe`.
-"""
+"""OpenAI's transcriptions of files: as a whole, or told as they are recognized."""
 
 from __future__ import annotations
 
@@ -107,7 +104,6 @@ async def _told(work: Awaitable[_Result]) -> _Result:
 
 
 async def _form(request: Request) -> FormData:
-    """Read the form of a request."""
     return await request.form(max_files=1, max_fields=100, max_part_size=_FIELD_BYTES)
 
 

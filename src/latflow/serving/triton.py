@@ -1,10 +1,10 @@
 """Model repositories of the Triton Inference Server.
 
+Its files:
+
     <repository>/<model>/config.pbtxt
     <repository>/<model>/1/model.py     see `latflow.serving.triton_model`
     <repository>/<model>/1/package/     a copy of the model package
-
-Public: `write_repository`, `model_config`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ further segments follow it.
 
 Runs in the server's process for Python models, which brings the module
 `triton_python_backend_utils` along.
-
-Public: `PackageModel`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@
 The package searches with the folder's beams and scales, and takes words as Vosk does,
 which multiplies graph costs by 0.9.
 
-Public: `import_vosk`.
-
 Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-{window,mfcc,fbank}.h`,
 `feat/online-feature.h` and `online2/online-endpoint.h` for the options' names and
 defaults.

@@ -3,8 +3,6 @@
 A client may first send `{"config": {...}}`; then sends samples, 16 bits little-endian,
 and at last `{"eof" : 1}`. `docs/serving.md` describes all messages. Facts from
 alphacep/vosk-server, `websocket/asr_server.py`.
-
-Public: `serve_websocket`, `VoskConfig`, `read_message`, `final_reply`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A server: its options, its address, and what its processes do.
-
-Public: `serve`, `settled`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
-"""
+"""A server: its options, its address, and what its processes do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What rooms can have, without computing their responses.
-
-Public: `SPEED_OF_SOUND`, `shortest_decay_time`.
-"""
+"""What rooms can have, without computing their responses."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ that over a set the share of the time with speech in which two speak is the one 
 asked for. More than two never speak at once. The kinds of turns are those of Lhotse's
 `ConversationalMeetingSimulator`, which knows no wanted share and takes its rooms from a
 global generator.
-
-Public: `draw_conversations`, `speech_and_overlap`.
 """
 
 from __future__ import annotations

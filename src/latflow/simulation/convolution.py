@@ -1,7 +1,4 @@
-"""Convolution of long signals with responses of rooms, block by block.
-
-Public: `convolved`.
-"""
+"""Convolution of long signals with responses of rooms, block by block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sets of simulated utterances, stored: test sets that stay the same.
-
-Public: `simulate_corpus`, `CutSpeech`.
-"""
+"""Sets of simulated utterances, stored: test sets that stay the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Counts of what was done to utterances, for summaries and logs.
-
-Public: `Counts`, `recordings`.
-"""
+"""Counts of what was done to utterances, for summaries and logs."""
 
 from __future__ import annotations
 

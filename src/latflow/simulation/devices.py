@@ -1,7 +1,4 @@
-"""What recording devices do to a signal: gain, band, clipping, telephone lines.
-
-Public: `through_device`.
-"""
+"""What recording devices do to a signal: gain, band, clipping, telephone lines."""
 
 from __future__ import annotations
 

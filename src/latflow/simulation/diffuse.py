@@ -1,7 +1,4 @@
-"""Diffuse noise: what several microphones hear of sound from all directions.
-
-Public: `diffuse_coherence`, `diffuse_noise`.
-"""
+"""Diffuse noise: what several microphones hear of sound from all directions."""
 
 from __future__ import annotations
 

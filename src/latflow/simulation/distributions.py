@@ -1,8 +1,4 @@
-"""Distributions that options name, and draws from them.
-
-Public: `Uniform`, `Choice`, `Gaussian`, `drawn`, `TAGGED`, and `Decibels`, `Metres` and
-so on: distributions of quantities, whose values are within the range that is possible.
-"""
+"""Distributions that options name, and draws from them."""
 
 from __future__ import annotations
 

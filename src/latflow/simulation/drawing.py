@@ -2,8 +2,6 @@
 
 A record follows from (options, seed, purpose, utterance, pass), so that workers, ranks
 and days change nothing of it.
-
-Public: `Drawing`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ it. On the processor a compiled loop does it, room by room; on a GPU a kernel do
 all rooms at once; on other devices torch's operations do. Only on the processor equal
 arguments give equal bits.
 
-Public: `lay_images`, `Boxes`.
-
 Source: Allen and Berkley 1979.
 """
 

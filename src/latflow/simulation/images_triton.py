@@ -2,8 +2,6 @@
 
 A program takes one image along the length of a room, some along its width, and goes
 through those along its height, some at a time, until they are too far away.
-
-Public: `add_impulses`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parts of recorded noises: where they begin, and what is done if they are short.
-
-Public: `NoisePart`, `cut_noise`.
-"""
+"""Parts of recorded noises: where they begin, and what is done if they are short."""
 
 from __future__ import annotations
 

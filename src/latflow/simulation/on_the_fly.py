@@ -1,7 +1,4 @@
-"""Simulation of utterances when they are read, anew in each pass over the data.
-
-Public: `SimulationOnTheFly`, `PassSimulation`, `WantedSpeech`.
-"""
+"""Simulation of utterances when they are read, anew in each pass over the data."""
 
 from __future__ import annotations
 

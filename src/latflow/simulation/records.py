@@ -7,9 +7,6 @@ does what they say.
 A file of records has a line of JSON for each. Recordings are there named relative to
 the folder that the options name for them, so that it holds on another machine; see
 `AudioFiles`.
-
-Public: `Record` and its parts, `Speech`, `record_line`, `read_records`, `AudioFiles`,
-`list_audio`.
 """
 
 from __future__ import annotations

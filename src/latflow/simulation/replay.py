@@ -1,7 +1,4 @@
-"""Records of a file in the place of draws: the same simulation again, anywhere.
-
-Public: `replayed`, `naming`, `write_audio`, `audio_name`, `evenly`.
-"""
+"""Records of a file in the place of draws: the same simulation again, anywhere."""
 
 from __future__ import annotations
 

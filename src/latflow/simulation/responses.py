@@ -3,8 +3,6 @@
 Stages compute them as they are needed, on the processor, where equal records give equal
 bits: a training's few hundred rooms take seconds. Thousands at a time are made on a
 device, by `calibrated_rooms`.
-
-Public: `RoomResponses`, `calibrated_rooms`, `CalibratedRoom`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ laid on a grid 16 times as fine as the samples (`latflow.simulation.images`), an
 grid is brought to the sample rate by one windowed sinc: the same as a windowed sinc of
 each impulse, for a hundredth of the work. Batches lie on any device of torch; on the
 processor equal arguments give equal bits.
-
-Public: `room_responses`, `alike`, `absorbed`, `decay_time`, `calibrated_responses`.
 """
 
 from __future__ import annotations

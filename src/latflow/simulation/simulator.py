@@ -6,8 +6,6 @@ speech into its room (its power stays), other speakers, noises, the whole to ful
 where it is louder, effects of the device, the volume of a training's utterance. An
 utterance of digital silence stays as it is but for these two, and so does one with
 samples that are not numbers, which features are refused for.
-
-Public: `Simulator`, `faded`, `sounding`.
 """
 
 from __future__ import annotations

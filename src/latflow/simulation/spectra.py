@@ -1,7 +1,4 @@
-"""Stationary noise with a spectrum: white, pink, that of a room.
-
-Public: `noise_with_spectrum`.
-"""
+"""Stationary noise with a spectrum: white, pink, that of a room."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Networks whose outputs learnt by cross-entropy are measured against alignments of their
 own system; layers and mean posteriors can be had of any network.
 
-Public: `evaluate_model`, `analyze`, `mean_posteriors`.
-
 Sources: RETURNN's tasks `eval`, `analyze` and `compute_priors`.
 """
 

@@ -7,8 +7,6 @@ make those that one process would make. A position in an epoch is the number of 
 
 Memory grows with the batch, and with 8 bytes a chunk for the order of an epoch; frames
 stay on the disk until their batch comes.
-
-Public: `Batch`, `Targets`, `BatchSource`, `open_batches`.
 """
 
 from __future__ import annotations

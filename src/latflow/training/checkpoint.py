@@ -7,9 +7,6 @@ that the position holds their state too.
 
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
-
-Public: `CheckpointStore`, `Position`, `TrainingState`, `read_checkpoint`, `means`,
-`digest_of`, `differences`.
 """
 
 from __future__ import annotations

@@ -22,9 +22,6 @@ has an output for one frame of s only; a *shift* of 0..s-1 frames, which leaves 
 many at the start of each utterance, chooses which (Kaldi's chain training shifts too).
 
 Nothing is held per chunk: chunks are numbered through, and found by their number.
-
-Public: `Cause`, `Chunks`, `AnyChunker`, `Chunker`, `Labelled`, `Times`, `Targets`,
-`match_labels`, `none_usable`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ An unchanged training goes on by itself. One whose learning rate, say, was chang
 another training, with a folder of checkpoints of its own: there the checkpoints of the
 last training of the same network are taken over, with a record of what has changed. The
 record is part of what identifies the new training, and a line of its log.
-
-Public: `Continued`, `continue_last`, `keep_finished`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ by the frames of them all, so that neither changes a step of the optimizer.
 Work that needs no network (lattices, in other threads) is begun by `begin` and awaited
 by the function that it returns. The trainer keeps up to `max_pending` parts between the
 two: the forward pass of the next parts runs while the lattices of the first are made.
-
-Public: `Criterion`, `GraphCriterion`, `Pending`, `Loss`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Captured is what comes in many batches of one shape; the first of them, rare sha
 networks with a layer that asks for numbers of the device go the usual way, whose
 operations and results are the same.
 
-Public: `GraphedNetwork`.
-
 Source: PyTorch, `torch.cuda.make_graphed_callables`.
 """
 

@@ -5,8 +5,6 @@ Horovod. A rank is a process; `launch.py` starts them. All operations are collec
 every rank calls them in the same order. An error on another rank ends them with an
 exception or a signal, not with a wait: launchers end all ranks when one dies.
 
-Public: `Backend`, `open_backend`, `resolve_backend`, `Rank`.
-
 Source: Sergeev and Del Balso 2018 (Horovod); docs of `torch.distributed`.
 """
 

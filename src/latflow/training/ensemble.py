@@ -5,8 +5,6 @@ own checkpoints. On a processor they are trained side by side, each by a share o
 threads, or several by one: a step of a small network is hardly shorter with two
 threads, so that two networks take hardly longer than one. On GPUs, and with several
 ranks, they are trained one after another.
-
-Public: `train_ensemble`.
 """
 
 from __future__ import annotations

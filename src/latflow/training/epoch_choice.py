@@ -1,7 +1,4 @@
-"""The choice of the epochs whose parameters a training ends with.
-
-Public: `EpochChoice`.
-"""
+"""The choice of the epochs whose parameters a training ends with."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Half of a `PageBudget` at most is for batches to come; the rest is for those that were
 made last. (RETURNN's `cache_size` is for parts of an epoch that it loads as a whole.)
-
-Public: `EpochPlan`, `ReadAhead`.
 """
 
 from __future__ import annotations

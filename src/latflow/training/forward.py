@@ -10,9 +10,6 @@ layers, whose values come as they are.
 Utterances go through the network in batches of like length, and come out in the
 store's order; what is in memory is bounded, whatever the corpus.
 
-Public: `Forward`, `forward`, `ScoreFile`, `check_features`, and the file formats `ark`
-(Kaldi's), `hdf5` (RETURNN's) and `lhotse` (cuts with an array).
-
 Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
 """
 

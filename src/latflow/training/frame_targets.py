@@ -1,8 +1,4 @@
-"""Features and masks as targets: what outputs with a squared error learn.
-
-Public: `FrameTargets` and its kinds `StoredTargets`, `SimulatedTargets`; `is_counted`,
-`count_frames`.
-"""
+"""Features and masks as targets: what outputs with a squared error learn."""
 
 from __future__ import annotations
 

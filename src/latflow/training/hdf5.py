@@ -4,8 +4,6 @@
 
 Training reads `FrameStore` and `LabelStore`, which several threads and processes can
 map at once; so HDF5 is converted, once, and both functions stream.
-
-Public: `export_hdf`, `import_hdf`, `import_split`.
 """
 
 from __future__ import annotations

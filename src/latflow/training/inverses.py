@@ -1,7 +1,4 @@
-"""Inverses of symmetric positive definite matrices, one or stacks of them.
-
-Public: `smoothed_inverse`, `inverted`.
-"""
+"""Inverses of symmetric positive definite matrices, one or stacks of them."""
 
 from __future__ import annotations
 

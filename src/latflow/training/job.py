@@ -1,7 +1,4 @@
-"""What a training is made of, and what identifies its checkpoints.
-
-Public: `Job`, `job_values`, `digest_of_file`.
-"""
+"""What a training is made of, and what identifies its checkpoints."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ Alignments give labels for two targets of a network's outputs:
 
     pdf     the pdf of the alignment (what decoding needs, of the first output)
     phone   its phone, by the id in phones.txt; class 0 never occurs
-
-Public: `LabelStore`, `LabelWriter`, `write_labels`, `write_targets`, `load_targets`.
 """
 
 from __future__ import annotations

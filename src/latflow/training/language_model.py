@@ -9,8 +9,6 @@ held out for it.
 
 A killed training goes on from its last checkpoint and, on the processor, ends with the
 same bits.
-
-Public: `train_language_model`, `epoch_batches`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ first failure in one line: the others fail because of it.
 Batch systems send SIGTERM before they take a machine away. The ranks agree on the step
 after which they stop, the checkpoint is written, and the process ends with
 `RESUME_STATUS`: the same command goes on.
-
-Public: `run_ranks`, `launch`, `write_job`, `threads_of_rank`, `stop_requests`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ With the counted frames of all chunks of a step as denominator, the loss is
 
     - objective - l2 - out of range + xent * cross-entropy
 
-Public: `train_lfmmi`, `LfmmiJob`, `LfmmiTask`, `LatticeFree`.
-
 Source: Povey et al. 2016; Kaldi `nnet3/nnet-chain-training.cc`.
 """
 

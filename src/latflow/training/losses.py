@@ -1,8 +1,4 @@
-"""Losses of a network's outputs, each against targets of its own.
-
-Public: `CrossEntropy`, `CtcLoss`, `AttentionLoss`, `SquaredError`, `Joint`,
-`losses_of`.
-"""
+"""Losses of a network's outputs, each against targets of its own."""
 
 from __future__ import annotations
 
@@ -399,6 +395,5 @@ def losses_of(
 
 
 def _of_kind(network: Network, kind: str) -> dict[str, OutputLoss]:
-    """Return the outputs with a loss."""
     outputs = network.outputs.items()
     return {name: o.loss for name, o in outputs if o.loss.name == kind}

@@ -1,7 +1,4 @@
-"""Memory of a training: how much it takes, and one line where there is not enough.
-
-Public: `TrainingMemory`, `memory_of`, `enough_memory`, `enough_for_pass`.
-"""
+"""Memory of a training: how much it takes, and one line where there is not enough."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ The extractor adds, as Lhotse's `FeatureMixer` has it do (`FeatureExtractor.mix`
 
 where energies are sums over the frames and features of the utterance, and of as many
 frames of the noise.
-
-Public: `FeatureMixing`, `PassMixing`.
 """
 
 from __future__ import annotations
@@ -166,7 +164,6 @@ class PassMixing:
 
 
 def _extractor_of(store: FrameStore) -> Extractor:
-    """Make the extractor that the frames of a store are of."""
     told = store.meta.get("extraction")
     if told is None:
         raise UserError(

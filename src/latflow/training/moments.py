@@ -1,7 +1,4 @@
-"""Statistics of utterances, kept in a temporary file that is mapped into memory.
-
-Public: `Moments`.
-"""
+"""Statistics of utterances, kept in a temporary file that is mapped into memory."""
 
 from __future__ import annotations
 

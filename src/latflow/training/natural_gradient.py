@@ -15,8 +15,6 @@ inverted, and the sum over frames is multiplied. On a GPU, where starting an ope
 takes longer than most of them, matrices of like sizes are inverted together, and
 gradients of one shape are multiplied together.
 
-Public: `NaturalGradient`.
-
 Source: Povey, Zhang & Khudanpur 2015, "Parallel training of DNNs with natural gradient
 and parameter averaging"; Kaldi `nnet3/natural-gradient-online.cc`.
 """

@@ -7,9 +7,6 @@ has a gradient of zeros, on all ranks alike.
 Learning rates are pure functions of where the training is and how dev went. Nothing is
 kept between calls, so that a resumed training has those of an uninterrupted one.
 
-Public: `make_optimizer`, `set_learning_rate`, `limit_norms`, `limit_change`,
-`FlatGradient`, `mixed_seed`; `learning_rate`, `is_exhausted`, `Moment`.
-
 Sources: Vaswani et al. 2017 (noam); RETURNN `LearningRateControl.py` (newbob);
 PyKaldi2 `train_ce.py` (halving); Loshchilov and Hutter 2017 (cosine, no restarts).
 """

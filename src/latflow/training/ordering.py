@@ -19,8 +19,6 @@ each other. For features that are dear to get: computed on the fly, or on a slow
 With *subsets* a pass takes a share of the utterances, the same ones each time, so that
 smaller shares are parts of greater ones. *Copies* say how often a pass takes each
 utterance (`latflow.training.sampling`).
-
-Public: `epoch_order`, `form_batches`, `share_out`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ and does not grow with the outliers themselves; a change that stays is usual aft
 of the history. (RETURNN: outlier detection, AdaSecant's by mean and variance.)
 
 All ranks see the same sums, and judge alike.
-
-Public: `OutlierRule`, `Verdict`, `reason_of`.
 """
 
 from __future__ import annotations

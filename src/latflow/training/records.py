@@ -1,7 +1,4 @@
-"""What a training draws for its utterances, as records that do it again.
-
-Public: `DrawnRecords`.
-"""
+"""What a training draws for its utterances, as records that do it again."""
 
 from __future__ import annotations
 

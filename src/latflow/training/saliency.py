@@ -8,8 +8,6 @@ class c(t) that the network finds likeliest in each frame t of its output,
 or, of one output frame t alone, without the sum: how far a look-ahead or a recurrent
 layer is in use. Of LF-MMI, scores take the place of the log posteriors.
 
-Public: `saliency`, `draw_saliency`.
-
 Source: Simonyan, Vedaldi & Zisserman 2014, "Deep inside convolutional networks".
 """
 

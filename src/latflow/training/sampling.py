@@ -19,8 +19,6 @@ a pass, the pass takes
 copies of it: of n utterances with one weight n w in all, up to rounding. All is a
 function of (ids, speakers, lengths, options, seed, pass).
 
-Public: `UtteranceWeights`.
-
 Sources: Lhotse's `WeightedSimpleCutSampler`; PyKaldi2's `SpeechDataStream` (speakers
 first, then their utterances); Conneau & Lample 2019, "Cross-lingual language model
 pretraining", section 3.1 (shares to a power).

@@ -9,8 +9,6 @@ others (what `horovodrun` does; but it starts ranks by ssh, outside of SLURM's l
 Snakemake's executor plug-in takes most of SLURM's variables from its jobs, and with
 them srun's defaults: everything is said on srun's command line.
 
-Public: `srun`, `horovod_meeting`, `horovod_place`, `NAME`.
-
 Source: SLURM's manual pages of srun and squeue; `horovod/runner/gloo_run.py`.
 """
 

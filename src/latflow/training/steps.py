@@ -8,8 +8,6 @@ order: noise, L2, the rule on outliers, clipping by the norm of the whole, the o
 
 On a GPU nobody waits for a step: its numbers travel to the processor while the next
 one is under way, and are looked at then (`Measured.read`).
-
-Public: `Stepper`, `ForwardPasses`, `Measured`, `Part`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ supervision: 0, 1, -1, 0, ... frames for a subsampling of 3, so that on average 
 
 Supervision from transcripts alone (flat start) has no times, and cannot be cut: there a
 chunk is a whole utterance.
-
-Public: `SupervisedBatch`, `SupervisedSource`, `EvenChunker`, `open_supervisions`.
 """
 
 from __future__ import annotations

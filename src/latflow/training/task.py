@@ -12,8 +12,6 @@ the model folder. That holds the model (`latflow.nnet.model_dir`), and beside it
 
 Checkpoints are in another folder, below the digest of what the training depends on, and
 are removed when the model is written.
-
-Public: `Task`, `run_training`, `read_network`, `load_matching`, `scale_card`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Cross-entropy against the labels of alignments, CTC and decoders with attention against
 transcripts, squared error against features.
-
-Public: `train_network`, `NetworkJob`, `NetworkTask`, `pretraining_of`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A training is a function of its inputs, options and seed. It may be killed at any moment
 and goes on from its last checkpoint; on the processor, with the same numbers of ranks
 and threads, it ends with the same bits.
-
-Public: `Trainer`, `Result`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
-
-Public: `find_source`, `g2p_settings`, `survey_corpus`, `align_recipe`,
-`run_recipe`, `AligningPackage`, `RECIPE_NAME`, `ALIGNER`.
-"""
+"""The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hours of speech and utterances of an experiment's sets, before they are prepared.
-
-Public: `split_sizes`, `split_amounts`.
-"""
+"""Hours of speech and utterances of an experiment's sets, before they are prepared."""
 
 from __future__ import annotations
 

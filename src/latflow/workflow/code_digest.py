@@ -11,8 +11,6 @@ Where the code does not tell, more is taken: a class as a whole, annotations too
 stage runner makes options of them), all of a module that is used as a value or named by
 a string (`"latflow.training.worker"`), files that are no code beside a reached module,
 and of all modules that the reached ones import what runs at the import.
-
-Public: `stage`, `reached`, `Sources`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ directories and manifests, and looks whether audio files are there. `examine` go
 further on prepared corpora, where durations and sample rates are known. Both return
 findings (`latflow.workflow.survey.Finding`): an `error` will stop the experiment or
 spoil it, a `warning` probably should not be there, a `note` is good to know.
-
-Public: `examine_experiment`, `examine`, `examine_sources`, `examine_corpus`, `render`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The whole recipe as one typed value, and its description.
-
-Public: `Experiment`, `load`, `document`, `json_schema`.
-"""
+"""The whole recipe as one typed value, and its description."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Findings of the doctor.
-
-Public: `Finding`, `finding_of`, `some`.
-"""
+"""Findings of the doctor."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ or a GPU, the process does the job itself.
 A job sees what it would see otherwise: environment, working folder, standard streams,
 the signals that are sent to the waiting process, which ends with the job's status. It
 is killed when that process is, and the server ends with the run.
-
-Public: `run`, `start`, `num_threads`.
 """
 
 from __future__ import annotations

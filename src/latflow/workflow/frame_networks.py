@@ -1,7 +1,4 @@
-"""Networks of cross-entropy, of CTC, and with a decoder with attention.
-
-Public: `FrameNetwork`.
-"""
+"""Networks of cross-entropy, of CTC, and with a decoder with attention."""
 
 from __future__ import annotations
 

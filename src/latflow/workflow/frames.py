@@ -1,7 +1,4 @@
-"""Frames that systems read: what they are made of, where they lie, when they are.
-
-Public: `Frames`, `ExtractedFrames`, `IvectorFrames`, `Hdf5Frames`, `PastedFrames`.
-"""
+"""Frames that systems read: what they are made of, where they lie, when they are."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ refused the job. Snakemake shows it of single jobs alone (9.27, `GroupJob.log_er
 Where a job can't even be handed to `sbatch`, since its account is not known, say, the
 plug-in (2.8) tells of the job's rule; a group has none, the report fails, and the run
 waits for ever.
-
-Public: `tell_reasons`.
 """
 
 from __future__ import annotations

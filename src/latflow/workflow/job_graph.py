@@ -2,8 +2,6 @@
 
 Snakemake's own dry run makes the graph, in a process of its own (`python -m
 latflow.workflow.job_graph`): it prints to the terminal and changes the environment.
-
-Public: `PlannedJob`, `plan_jobs`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ stage has ended well: `<results>/provenance/<rule>/<job>.json`, which names the 
 outputs relative to the results folder, so that the folder may be moved. It is apart
 from `latflow.provenance` since stages do not import it: a change here makes no result
 old.
-
-Public: `run`, `job`, `check_writable`, `above_limit`, `find_record`, `describe`.
 """
 
 from __future__ import annotations

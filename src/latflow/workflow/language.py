@@ -1,7 +1,4 @@
-"""Lexicon and language models of an experiment: what they are made from.
-
-Public: `Language`, `LanguageModel`, `check_lexicon`, `known_words`.
-"""
+"""Lexicon and language models of an experiment: what they are made from."""
 
 from __future__ import annotations
 

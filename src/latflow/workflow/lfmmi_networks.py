@@ -1,7 +1,4 @@
-"""Networks that lattice-free MMI trains, on alignments or from transcripts alone.
-
-Public: `LfmmiNetwork`, `flat_start_options`.
-"""
+"""Networks that lattice-free MMI trains, on alignments or from transcripts alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Measure what this machine has.
-
-Public: `capacity`, `gpus`, `device_memory`.
-"""
+"""Measure what this machine has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sizes of an experiment's networks, and what their trainings take of memory.
-
-Public: `NetworkSizes`.
-"""
+"""Sizes of an experiment's networks, and what their trainings take of memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Networks of an experiment: what all of them are trained on, and what they score.
-
-Public: `Network`, `BaseNetwork`.
-"""
+"""Networks of an experiment: what all of them are trained on, and what they score."""
 
 from __future__ import annotations
 

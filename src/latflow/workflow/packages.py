@@ -1,7 +1,4 @@
-"""Model packages of an experiment: which systems can be packaged, and of which files.
-
-Public: `PackagePlan`, `check_packages`, `check_capacity`.
-"""
+"""Packages of an experiment: which systems can be packaged, and of which files."""
 
 from __future__ import annotations
 

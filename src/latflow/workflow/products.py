@@ -1,7 +1,4 @@
-"""What is made of the systems of a recipe: refusals of what cannot be made.
-
-Public: `check_products`.
-"""
+"""What is made of the systems of a recipe: refusals of what cannot be made."""
 
 from __future__ import annotations
 

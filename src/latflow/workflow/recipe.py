@@ -1,7 +1,4 @@
-"""One experiment, resolved: what the rules of the workflow are made from.
-
-Public: `Recipe`, `PACKAGED`.
-"""
+"""One experiment, resolved: what the rules of the workflow are made from."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Names are looked up here and nowhere else: a name that stands for nothing, or for two
 things, is refused.
-
-Public: `Systems`.
 """
 
 from __future__ import annotations

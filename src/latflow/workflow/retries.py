@@ -9,8 +9,6 @@ further than with other jobs.
 
 Checkpoints are looked at by Snakemake's main process alone, when an attempt has failed;
 jobs that have none of their own are left as they are.
-
-Public: `Retries`, `count_by_progress`.
 """
 
 from __future__ import annotations

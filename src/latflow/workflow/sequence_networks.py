@@ -1,7 +1,4 @@
-"""Networks that are trained on lattices, from the parameters of another network.
-
-Public: `SequenceNetwork`, `full_scale_options`.
-"""
+"""Networks that are trained on lattices, from the parameters of another network."""
 
 from __future__ import annotations
 

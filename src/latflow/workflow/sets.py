@@ -1,7 +1,4 @@
-"""Sets of an experiment: which splits there are, and where they come from.
-
-Public: `Sets`, `simulation_files`.
-"""
+"""Sets of an experiment: which splits there are, and where they come from."""
 
 from __future__ import annotations
 

@@ -3,10 +3,6 @@
 `Snakefile`, `workflow`, `config`, `envs` and `profiles` are at the top of the
 repository; a wheel has them in `latflow/_workflow` (see `setup.py`). Recipes are read
 exactly as Snakemake reads them.
-
-Public: `find_recipe`, `recipe_names`, `read_config`, `check_keys`,
-`check_overrides`, `nested_values`, `nested_setting`, `workflow_folder`,
-`search_path`, `give_cache`, `write_start`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Snakemake's own handler of SIGTERM takes a lock of the scheduler. If the signal 
 while the same thread holds it, since a job has just ended or failed, the handler waits
 for ever: a cancelled job of a cluster stays behind, and a run that was told to end
 hangs. So it runs in a thread.
-
-Public: `handle_signals`, `end_jobs`.
 """
 
 from __future__ import annotations

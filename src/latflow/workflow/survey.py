@@ -3,8 +3,6 @@
 `survey_source` prepares a corpus without writing it (`latflow.corpus.rehearsal`): it
 reads text files, manifests and the headers of audio files, decodes none, and runs none
 of the commands that `wav.scp` may hold.
-
-Public: `Dictionary`, `Survey`, `survey_source`.
 """
 
 from __future__ import annotations

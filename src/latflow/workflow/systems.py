@@ -1,8 +1,4 @@
-"""Systems of an experiment: what they are built on, and the files that they make.
-
-Public: `System`, `GmmSystem`, `AdaptedFrames`, `resolve_gmms`, `name_of_import`,
-`unless_set`.
-"""
+"""Systems of an experiment: what they are built on, and the files that they make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Data of the training of a network: what its features, labels or corpus can give.
-
-Public: `TrainingData`.
-"""
+"""Data of the training of a network: what its features, labels or corpus can give."""
 
 from __future__ import annotations
 

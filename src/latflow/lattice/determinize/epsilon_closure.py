@@ -10,8 +10,6 @@ A token is better than another of its begin state if its cost is lower; of equal
 if its graph cost is lower; of these, if its string is the higher one at the first
 difference. This is Kaldi's order of `CompactLatticeWeight`.
 
-Public: `Closures`, `epsilon_closures`, `cost_order`, `resized`.
-
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`EpsilonClosure`,
 `ComputeBackwardWeight`), which follows the closure of each set of states anew.
 """

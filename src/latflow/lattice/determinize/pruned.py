@@ -16,8 +16,6 @@ Few labels and many paths can make the result exponentially large. `Limits` boun
 lattice may take, by counts that depend on it alone: the result is the same on any
 machine. A search that a limit stops has done the best part of the work first.
 
-Public: `determinize`, `Limits`, `TooLargeError`.
-
 Source: Kaldi `lat/determinize-lattice-pruned.cc`; Povey et al. (2012), "Generating
 exact lattices in the WFST framework".
 """

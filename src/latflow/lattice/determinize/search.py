@@ -6,8 +6,6 @@ subset. Tasks wait in a heap and are done in the order of the best path through 
 so that a state is first reached on its cheapest path, and whatever is left undone when
 a limit stops the search costs more than all that was done.
 
-Public: `rows_of_task`, `start`, `do_tasks`, `DONE`.
-
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`LatticeDeterminizerPruned`).
 """
 

@@ -18,9 +18,6 @@ uint64[N]; string_link int32[M, 3] previous, token, length; string_print uint64[
 powers uint64[L + 1] of BASE. String 0 is the empty string. A token without predecessor
 says -1.
 
-Public: `powers_of_base`, `mix`, `mix_all`, `concatenated`, `seek`, `step`,
-`fingerprint`, `compare_strings`, `copy_piece`.
-
 Source: the strings' purpose is that of Kaldi's `LatticeStringRepository`
 (`fstext/determinize-lattice-inl.h`); polynomial fingerprints after Karp and Rabin
 (1987).

@@ -6,9 +6,6 @@ share. Normalizing a subset takes the cost of its best element and the shared sy
 out. Two normalized subsets are the same if states and strings agree and costs do to
 within `delta`.
 
-Public: `Pools`, `normalize_subset`, `subset_key`, `find_subset`, `insert`,
-`arc_strings`, `push`, `pop`, and the names of the entries of `Pools.used`.
-
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`NormalizeSubset`, `SubsetKey`,
 `SubsetEqual`).
 """

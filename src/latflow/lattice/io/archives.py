@@ -11,9 +11,6 @@ behind its key. Without an offset the file holds one lattice and no key. Paths a
 relative to the working folder, as with Kaldi; one that is not there is looked for
 beside the scp file.
 
-Public: `read_lattices`, `read_compact_lattices`, `map_lattices`, `LatticeArchive`,
-`write_lattices`, `LatticeWriter`.
-
 Source: Kaldi `lat/kaldi-lattice.cc`, `util/kaldi-table-inl.h`
 (`RandomAccessTableReader`), `util/kaldi-io.cc` (`ClassifyRxfilename`).
 """
@@ -170,7 +167,6 @@ class LatticeArchive:
         return self._read(utterance).to_compact()
 
     def _read(self, utterance: str) -> Lattice | CompactLattice:
-        """Read a lattice as it is."""
         if utterance not in self._found:
             raise UserError(
                 "no lattice of this utterance",

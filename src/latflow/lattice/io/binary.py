@@ -11,8 +11,6 @@ the costs last; those of a compact lattice are those of a new one to which arcs 
 been added in order (Kaldi's `ConvertLattice`; a program that scales the costs after
 that leaves out the bits about order, which says less and means the same to a reader).
 
-Public: `MAGIC`, `LatticeStream`, `as_bytes`.
-
 Source: OpenFst `fst/fst.cc` (`FstHeader`), `fst/vector-fst.h`, `fst/properties.h`
 (`AddArcProperties`); Kaldi `fstext/lattice-weight.h`, `lat/kaldi-lattice.cc`.
 """

@@ -6,8 +6,6 @@ lattice, `source target word graph,acoustic,id_id_id` one of a compact lattice;
 final state. Costs that are both 0 with an empty string are left out. The key stands
 alone on the line in front, an empty line follows behind each lattice.
 
-Public: `read`, `as_text`.
-
 Source: Kaldi `lat/kaldi-lattice.cc` (`LatticeReader::ReadText`,
 `CompactLatticeHolder::Write`), OpenFst `fst/script/print-impl.h`.
 """

@@ -1,7 +1,4 @@
-"""The decoder of an encoder-decoder network: an LSTM that attends to the encoder.
-
-Public: `AttentionDecoder`, `Memory`, `DecoderState`, `padded`, `END`.
-"""
+"""The decoder of an encoder-decoder network: an LSTM that attends to the encoder."""
 
 from __future__ import annotations
 
