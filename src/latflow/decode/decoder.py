@@ -23,11 +23,13 @@ from functools import partial
 
 import numpy as np
 
+from latflow.decode.composed_graph import ComposedGraph, GraphParts
 from latflow.decode.options import SearchOptions
 from latflow.decode.passing import SearchLimits
 from latflow.decode.search_graph import (
     ArcArrays,
     GraphFile,
+    PackedGraph,
     make_search_graph,
     mapped_search_graph,
 )
@@ -141,7 +143,7 @@ class LatticeDecoder:
     Args:
         graph: arcs with transition-ids as input labels and words as output labels. A
             `GraphFile` is packed into a file that all processes share; another graph
-            is packed in memory.
+            is packed in memory; `GraphParts` are composed while they are searched.
         tid_to_pdf: int32[I + 1], pdf of each transition-id.
         beam: tokens costing more than the best of their frame plus this are dropped.
         lattice_beam: paths costing more than the best path plus this are dropped.
@@ -157,7 +159,7 @@ class LatticeDecoder:
 
     def __init__(
         self,
-        graph: ArcArrays | GraphFile,
+        graph: ArcArrays | GraphFile | GraphParts,
         tid_to_pdf: np.ndarray,
         *,
         beam: float = 13.0,
@@ -179,15 +181,9 @@ class LatticeDecoder:
                 f"beam_delta {beam_delta:g} or prune_interval {prune_interval}",
                 remedy="min_active may not exceed max_active; the others are positive",
             )
-        if isinstance(graph, GraphFile):
-            packed = mapped_search_graph(graph.graph, tid_to_pdf, graph.path)
-            graph = graph.graph
-        else:
-            packed = make_search_graph(graph, tid_to_pdf)
-        self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
+        searched, self.num_pdfs = _searched(graph, tid_to_pdf)
         self._engine = Engine(
-            graph,
-            packed,
+            searched,
             self.num_pdfs,
             SearchLimits(
                 float(beam), int(max_active), int(min_active), float(beam_delta)
@@ -273,6 +269,21 @@ class LatticeDecoder:
             for chunk in chunks:
                 session.advance(chunk)
             return session.finalise()
+
+
+def _searched(
+    graph: ArcArrays | GraphFile | GraphParts, tid_to_pdf: np.ndarray
+) -> tuple[PackedGraph | ComposedGraph, int]:
+    """Return a graph as searches take it, and the number of its pdfs."""
+    if isinstance(graph, GraphParts):
+        composed = ComposedGraph(graph, tid_to_pdf)
+        return composed, composed.num_pdfs
+    if isinstance(graph, GraphFile):
+        packed = mapped_search_graph(graph.graph, tid_to_pdf, graph.path)
+        graph = graph.graph
+    else:
+        packed = make_search_graph(graph, tid_to_pdf)
+    return PackedGraph(graph, packed), int(packed.arcs["pdf"].max(initial=0)) + 1
 
 
 Item = tuple[str | None, np.ndarray]

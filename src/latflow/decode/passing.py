@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.search_graph import HAS_EPSILON, STATE_BITS, SearchGraph
+from latflow.decode.composition import HAS_EPSILON, STATE_BITS, make_arcs
+from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
     BASE,
     EXPANDED,
@@ -68,6 +69,8 @@ def begin(
     store.counts[TOKENS] = 1
     store.token_begin[0], store.epsilon_begin[0] = 0, 0
     store.cost[0], store.state[0] = 0.0, graph.start
+    if len(graph.composition.keys) > 0:
+        make_arcs(graph.composition, graph.start)
     scratch.serial[graph.start] = scratch.clock[BASE]
     scratch.with_epsilon[0] = 0
     scratch.clock[NUM_EPSILON] = _num_epsilon(graph, graph.start) > 0
@@ -183,6 +186,10 @@ def _follow_emitting(
     frame = counts[FRAMES]
     first, last = store.token_begin[frame], counts[TOKENS]
     least, cutoff, beam = _cutoff(store.cost[first:last], limits)
+    if len(graph.composition.keys) > 0:
+        for i in range(first, last):
+            if store.cost[i] <= cutoff:
+                make_arcs(graph.composition, store.state[i])
     best = first
     while store.cost[best] != least:
         best += 1
@@ -343,18 +350,22 @@ def _relax(
     costs, token_states = store.cost[first:], store.state[first:]
     num_tokens, num_epsilon = counts[TOKENS] - first, int(clock[NUM_EPSILON])
     slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
+    is_composed = len(graph.composition.keys) > 0
     needed = 0
     while depth > 0:
         i = queue[depth - 1]
+        cost = costs[i]
+        if cost >= cutoff:
+            depth -= 1
+            continue
         state = np.int64(token_states[i])
+        if is_composed:
+            make_arcs(graph.composition, state)
         needed = _num_epsilon(graph, state)
         is_tight = max(depth, num_epsilon) + needed > len(queue)
         if is_tight or num_tokens + needed > len(costs):
             break
         depth -= 1
-        cost = costs[i]
-        if cost >= cutoff:
-            continue
         for a in range(states[state].middle, states[state + 1].begin):
             arc = arcs[a]
             total = cost + arc.weight
@@ -423,5 +434,5 @@ def _outdate_serials(scratch: Scratch, num_tokens: int) -> None:
     clock = scratch.clock
     clock[BASE] += num_tokens
     if clock[BASE] > _LATEST:
-        scratch.serial[:] = -1
-        clock[BASE] = 0
+        scratch.serial[:] = 0
+        clock[BASE] = 1

@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.search_graph import Records, SearchGraph
+from latflow.decode.composition import Records
+from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import FRAMES, KEPT, LINKS, SETTLED, TOKENS, Store
 from latflow.jit import njit
 

@@ -19,32 +19,28 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from latflow.decode.composition import (
+    ARC,
+    HAS_EPSILON,
+    NO_COMPOSITION,
+    STATE,
+    STATE_BITS,
+    Composition,
+    Records,
+)
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.jit import njit
 
 log = logging.getLogger(__name__)
 
-ARC = np.dtype([("code", "u4"), ("pdf", "u4"), ("weight", "f4")])
-Records = Any  # a structured array; in Numba its items have their fields as attributes
-STATE = np.dtype([("begin", "u4"), ("middle", "u4")])
-HAS_EPSILON = np.uint32(1 << 31)  # in the code of a state: it has epsilon arcs
-STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
-
-class ArcArrays(Protocol):
-    """Arrays of a `latflow.fst.graph.Graph` that a search reads; see there."""
-
-    start: int
-
-    @property
-    def arc_begin(self) -> np.ndarray:
-        """int64[S + 1]."""
-        ...
+class LabelledArcs(Protocol):
+    """What lattices have of the arcs of a graph."""
 
     @property
     def ilabel(self) -> np.ndarray:
@@ -59,6 +55,17 @@ class ArcArrays(Protocol):
     @property
     def weight(self) -> np.ndarray:
         """float32[A]."""
+        ...
+
+
+class ArcArrays(LabelledArcs, Protocol):
+    """Arrays of a `latflow.fst.graph.Graph` that a search reads; see there."""
+
+    start: int
+
+    @property
+    def arc_begin(self) -> np.ndarray:
+        """int64[S + 1]."""
         ...
 
     @property
@@ -84,6 +91,8 @@ class SearchGraph(NamedTuple):
         origin: uint32[A], number of each arc in the graph.
         final: float32[S], final costs; inf where not final.
         has_epsilon_cycle: whether epsilon arcs form a cycle (of cost 0 or more).
+        composition: how arcs are made when they are asked for; of no length where all
+            are there.
     """
 
     start: int
@@ -92,6 +101,20 @@ class SearchGraph(NamedTuple):
     origin: np.ndarray
     final: np.ndarray
     has_epsilon_cycle: bool
+    composition: Composition = NO_COMPOSITION
+
+
+@dataclass(frozen=True, eq=False)
+class PackedGraph:
+    """A graph and its packed form, which a search walks on.
+
+    Attributes:
+        graph: its arcs.
+        packed: the same, packed.
+    """
+
+    graph: LabelledArcs
+    packed: SearchGraph
 
 
 def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:

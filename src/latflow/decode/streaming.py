@@ -20,7 +20,8 @@ from threading import Lock
 import numpy as np
 
 from latflow.decode import passing, pruning, tokens, tracing
-from latflow.decode.search_graph import ArcArrays, SearchGraph
+from latflow.decode.composed_graph import ComposedGraph
+from latflow.decode.search_graph import PackedGraph
 from latflow.errors import UserError
 from latflow.jit import njit
 from latflow.lattice.best_path import BestPath
@@ -48,20 +49,20 @@ class Decoded:
 
 
 def make_lattice(
-    graph: ArcArrays,
-    packed: SearchGraph,
+    graph: PackedGraph,
     store: tokens.Store,
     collected: tracing.Collected,
-    final_cost: np.ndarray,
+    *,
+    reached_final: bool,
 ) -> Lattice:
     """Look the labels and costs of states and arcs up.
 
     Args:
         graph: the graph that was searched.
-        packed: the same, packed.
         store: what the search has left.
         collected: its states and arcs in order.
-        final_cost: float32[graph states], inf where an utterance may not end.
+        reached_final: whether paths end in final states alone; else in all states, at
+            no cost.
 
     Raises:
         DeadEndError: the search has left nothing.
@@ -73,16 +74,17 @@ def make_lattice(
             remedy="make the graph again, or check the features of this utterance",
         )
     links = store.link[link]
-    arcs = packed.origin[links["arc"]]
+    arcs = graph.packed.origin[links["arc"]]
     num_frames = int(frame[-1])
-    final = np.where(frame == num_frames, final_cost[graph_state], np.inf)
+    end = graph.packed.final[graph_state] if reached_final else 0.0
+    final = np.where(frame == num_frames, end, np.inf)
     final_acoustic = np.where(np.isfinite(final), 0.0, np.inf)
     return Lattice(
         arc_begin=arc_begin,
         next_state=next_state,
-        transition_id=np.asarray(graph.ilabel[arcs], np.int32),
-        word=np.asarray(graph.olabel[arcs], np.int32),
-        graph_cost=np.asarray(graph.weight[arcs], np.float32),
+        transition_id=np.asarray(graph.graph.ilabel[arcs], np.int32),
+        word=np.asarray(graph.graph.olabel[arcs], np.int32),
+        graph_cost=np.asarray(graph.graph.weight[arcs], np.float32),
         acoustic_cost=np.ascontiguousarray(links["acoustic"]),
         final_graph_cost=final.astype(np.float32),
         final_acoustic_cost=final_acoustic.astype(np.float32),
@@ -96,8 +98,7 @@ class Engine:
     """Graph, limits and memory that searches share; safe to use from many threads.
 
     Attributes:
-        graph: the graph.
-        packed: the same, packed.
+        graph: the graph, whole or composed while it is searched.
         num_pdfs: pdfs that it has.
         limits: beams.
         lattice_beam: paths costing more than the best path plus this are dropped.
@@ -105,8 +106,7 @@ class Engine:
         stores: those that no search holds.
     """
 
-    graph: ArcArrays
-    packed: SearchGraph
+    graph: PackedGraph | ComposedGraph
     num_pdfs: int
     limits: passing.SearchLimits
     lattice_beam: float
@@ -115,12 +115,22 @@ class Engine:
     _scratches: list[tokens.Scratch] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
+    def current_graph(self) -> PackedGraph:
+        """Return the graph for a search that begins now."""
+        if isinstance(self.graph, PackedGraph):
+            return self.graph
+        with self._lock:
+            return self.graph.current()
+
     @contextmanager
-    def scratch(self) -> Iterator[list[tokens.Scratch]]:
-        """Yield a scratch; in a list, since a larger one may replace it."""
+    def scratch(self, graph: PackedGraph) -> Iterator[list[tokens.Scratch]]:
+        """Yield a scratch; in a list, since a larger one may replace it.
+
+        Serials outlive a composed graph: none of the next one's tokens has them.
+        """
         with self._lock:
             found = self._scratches.pop() if self._scratches else None
-        holder = [found or tokens.new_scratch(len(self.packed.states) - 1)]
+        holder = [found or tokens.new_scratch(len(graph.packed.states) - 1)]
         try:
             yield holder
         except UserError:  # said between two frames
@@ -169,11 +179,12 @@ class Session:
             self._limits = engine.limits._replace(beam=float(beam))
         self._scale = float(acoustic_scale)
         self._utterance = utterance
-        self._tracer = tracing.PathTracer(engine.graph, engine.packed)
+        self._graph = engine.current_graph()
+        self._tracer = tracing.PathTracer(self._graph)
         store = engine.stores.take()
-        with engine.scratch() as holder:
+        with engine.scratch(self._graph) as holder:
             store, holder[0] = passing.begin(
-                engine.packed, store, holder[0], self._limits
+                self._graph.packed, store, holder[0], self._limits
             )
         self._store: tokens.Store | None = store
 
@@ -206,14 +217,15 @@ class Session:
         store, engine = self._open_store(), self._engine
         rows = np.ascontiguousarray(log_likes, np.float32)
         self._check(rows)
-        with self._dropping(), engine.scratch() as holder:
+        with self._dropping(), engine.scratch(self._graph) as holder:
             done = 0
             while done < len(rows):
                 frames = int(store.counts[tokens.FRAMES])
                 due = int(store.counts[tokens.SETTLED]) + engine.prune_interval
                 piece = rows[done : done + due - frames]
                 store, holder[0] = passing.advance(
-                    engine.packed, store, holder[0], self._limits, piece, self._scale
+                    *(self._graph.packed, store, holder[0]),
+                    *(self._limits, piece, self._scale),
                 )
                 self._store = store
                 self._check_alive()
@@ -242,7 +254,7 @@ class Session:
 
         Source: Kaldi `LatticeFasterDecoder::FinalRelativeCost`.
         """
-        store, final = self._open_store(), self._engine.packed.final
+        store, final = self._open_store(), self._graph.packed.final
         first = store.token_begin[store.counts[tokens.FRAMES]]
         cost = store.cost[first : store.counts[tokens.TOKENS]]
         if not len(cost):
@@ -257,7 +269,7 @@ class Session:
             DeadEndError: no token survived some frame.
             UserError: there have been no frames.
         """
-        store, packed = self._open_store(), self._engine.packed
+        store, packed = self._open_store(), self._graph.packed
         lattice_beam = self._engine.lattice_beam
         num_frames = self.num_frames
         if num_frames == 0:
@@ -272,9 +284,12 @@ class Session:
             if packed.has_epsilon_cycle:
                 tracing.break_cycles(packed, store)
                 pruning.finish(packed, store, lattice_beam)
-            final = packed.final if reached_final else np.zeros_like(packed.final)
-            collected = tracing.collect(packed, store)
-            lattice = make_lattice(self._engine.graph, packed, store, collected, final)
+            lattice = make_lattice(
+                self._graph,
+                store,
+                tracing.collect(packed, store),
+                reached_final=reached_final,
+            )
         expanded = float(store.counts[tokens.EXPANDED])
         self.close()
         return Decoded(lattice, reached_final, expanded / num_frames)

@@ -23,7 +23,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from latflow.decode.search_graph import Records
+from latflow.decode.composition import Records
 from latflow.fst.determinize import enlarged, space
 from latflow.jit import njit
 
@@ -157,10 +157,10 @@ def num_bytes(store: Store) -> int:
 def new_scratch(num_states: int) -> Scratch:
     """Make the scratch for a graph of `num_states` states."""
     return Scratch(
-        serial=np.full(num_states, -1, np.int32),
+        serial=np.zeros(num_states, np.int32),  # memory is taken as states are met
         with_epsilon=np.empty(4096, np.int32),
         queue=np.empty(4096, np.int32),
-        clock=np.zeros(2, np.int64),
+        clock=np.array([1, 0], np.int64),
     )
 
 

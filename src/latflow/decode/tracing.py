@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from latflow.decode.search_graph import ArcArrays, SearchGraph
+from latflow.decode.search_graph import PackedGraph, SearchGraph
 from latflow.decode.tokens import FRAMES, LINKS, TOKENS, Store
 from latflow.jit import njit
 from latflow.lattice.best_path import BestPath
@@ -26,12 +26,10 @@ class PathTracer:
 
     Args:
         graph: the graph searched.
-        packed: the same, packed.
     """
 
-    def __init__(self, graph: ArcArrays, packed: SearchGraph) -> None:
-        self._graph = graph
-        self._packed = packed
+    def __init__(self, graph: PackedGraph) -> None:
+        self._graph, self._packed = graph.graph, graph.packed
         self._left_from = np.zeros(0, np.uint32)  # state in which each frame is left
         # The path so far, one entry an arc.
         self._frame = np.zeros(0, np.int32)  # that the arc leads to

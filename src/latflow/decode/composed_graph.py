@@ -1,0 +1,223 @@
+"""A decoding graph in two parts, HCL and G, that searches compose as they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from latflow.decode.composition import (
+    ARCS,
+    BACK_OFF,
+    NOTHING,
+    PAIRS,
+    Parts,
+    add_pair,
+    make_composition,
+    potential_of,
+    read_only,
+)
+from latflow.decode.reachable import depth_first_words, next_labels
+from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.fst.openfst import ARC
+from latflow.lang.lm_arrays import LmArrays, of_grammar
+
+# Pairs and arcs that there is space for: 52 bytes a pair, 28 an arc, which are taken as
+# they are filled. A search that needs more fails. Searches that begin when a quarter is
+# full have a graph that begins anew; the old one goes with its last search.
+_MOST_PAIRS, _MOST_ARCS = 1 << 23, 1 << 25
+_FULL = 4
+
+
+@dataclass(frozen=True, eq=False)
+class GraphParts:
+    """HCL and G.
+
+    Attributes:
+        hcl: input labels are transition-ids, output labels words; an arc with the word
+            `back_off` is where G may back off.
+        grammar: G, with words as output labels, 0 where it backs off.
+        back_off: the number of #0; 0 if HCL has none: then G may back off behind each
+            word.
+        file: where they come from, for messages.
+    """
+
+    hcl: Graph
+    grammar: Graph
+    back_off: int = 0
+    file: str | Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Arcs:
+    """Labels and costs of composed arcs; see `LabelledArcs`."""
+
+    ilabel: np.ndarray
+    olabel: np.ndarray
+    weight: np.ndarray
+
+
+class ComposedGraph:
+    """HCL o G, made as far as searches come; for many threads.
+
+    Args:
+        parts: HCL and G.
+        tid_to_pdf: int32[I + 1], pdf of each transition-id; entry 0 is not used.
+        most_pairs, most_arcs: that there is space for.
+
+    Attributes:
+        num_pdfs: pdfs that it has.
+
+    Raises:
+        UserError: HCL and G have no word sequence in common; G has a state with two
+            arcs of a word or two back-off arcs; or HCL does not fit the model.
+    """
+
+    def __init__(
+        self,
+        parts: GraphParts,
+        tid_to_pdf: np.ndarray,
+        *,
+        most_pairs: int = _MOST_PAIRS,
+        most_arcs: int = _MOST_ARCS,
+    ) -> None:
+        hcl, back_off = parts.hcl, parts.back_off
+        if not back_off:
+            hcl, back_off = let_words_back_off(hcl)
+        words = np.where(hcl.olabel == back_off, 0, hcl.olabel).astype(np.int32)
+        lm, end = of_grammar(parts.grammar, parts.file)
+        label_of, last = _number_words(hcl, words)
+        labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
+        labels = labels.astype(np.int32)
+        packed = make_search_graph(hcl, tid_to_pdf)
+        inside = make_search_graph(_without(hcl, labels == BACK_OFF), tid_to_pdf)
+        reachable = next_labels(
+            *(hcl.arc_begin, np.asarray(hcl.next_state), labels),
+            *(np.isfinite(hcl.final), last),
+        )
+        lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
+        self._parts = Parts(
+            *(packed.states, packed.arcs),
+            *read_only(
+                labels[packed.origin],
+                hcl.ilabel[packed.origin],
+                words[packed.origin],
+            ),
+            packed.final,
+            *read_only(*reachable),
+            lm,
+            *read_only(_least(lm), np.array([last], np.int64)),
+        )
+        self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
+        self._start = hcl.start, parts.grammar.start
+        self._has_cycle = inside.has_epsilon_cycle
+        self._sizes = most_pairs, most_arcs
+        self._current = self._begin()
+        if not potential_of(self._current.packed.composition, *self._start) < np.inf:
+            raise UserError(
+                "HCL and G have no word in common to begin with",
+                file=parts.file,
+                remedy="make both from the same words.txt",
+            )
+
+    def current(self) -> PackedGraph:
+        """Return the graph for a search that begins now; for one thread at a time."""
+        counts = self._current.packed.composition.counts
+        most_pairs, most_arcs = self._sizes
+        if _FULL * counts[PAIRS] > most_pairs or _FULL * counts[ARCS] > most_arcs:
+            self._current = self._begin()
+        return self._current
+
+    def _begin(self) -> PackedGraph:
+        """Return a graph with its start state alone, whose potential is 0.
+
+        So complete paths cost what they cost in HCLG.
+        """
+        made = make_composition(self._parts, *self._sizes)
+        add_pair(made, *self._start, 0.0)
+        views = read_only(made.states, made.arcs, made.origin, made.final)
+        packed = SearchGraph(0, *views, self._has_cycle, made)
+        return PackedGraph(_Arcs(made.transition_id, made.word, made.weight), packed)
+
+
+def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
+    """Return HCL with arcs where G may back off, and their word.
+
+    They are loops at the start and at copies of the states that words lead to: there a
+    path has come with a word, and backs off before anything else.
+    """
+    back_off = int(hcl.olabel.max(initial=0)) + 1
+    source = hcl.sources()
+    is_word = hcl.olabel > 0
+    ends = np.unique(np.append(hcl.next_state[is_word], hcl.start)).astype(np.int32)
+    copy_of = np.full(hcl.num_states, -1, np.int32)
+    copy_of[ends] = hcl.num_states + np.arange(len(ends), dtype=np.int32)
+    first = np.array(hcl.arcs)
+    first["next_state"][is_word] = copy_of[hcl.next_state[is_word]]
+    is_copied = copy_of[source] >= 0
+    loops = np.zeros(len(ends), ARC)
+    loops["olabel"], loops["next_state"] = back_off, copy_of[ends]
+    arcs = np.concatenate([first, first[is_copied], loops])
+    sources = np.concatenate([source, copy_of[source[is_copied]], copy_of[ends]])
+    final = np.concatenate([hcl.final, hcl.final[ends]])
+    start = int(copy_of[hcl.start])
+    return Graph.from_arc_list(start, sources, arcs, final), back_off
+
+
+def _number_words(hcl: Graph, words: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the label of each word, NOTHING for those that HCL lacks; how many."""
+    by_label = depth_first_words(
+        hcl.start, hcl.arc_begin, np.asarray(hcl.next_state), words
+    )
+    label_of = np.full(int(words.max(initial=0)) + 1, NOTHING, np.int32)
+    label_of[by_label] = np.arange(len(by_label), dtype=np.int32)
+    return label_of, len(by_label)
+
+
+def _without(graph: Graph, is_left_out: np.ndarray) -> Graph:
+    """Return a graph without some of its arcs."""
+    source = graph.sources()[~is_left_out]
+    return Graph.from_arc_list(
+        graph.start, source, graph.arcs[~is_left_out], np.asarray(graph.final)
+    )
+
+
+def _labels_in(lm: LmArrays, end: int, label_of: np.ndarray, last: int) -> np.ndarray:
+    """Return the labels of the arcs of G: `last` for its end; NOTHING without one."""
+    known = lm.label < len(label_of)
+    label = np.full(len(lm.label), NOTHING, np.int32)
+    label[known] = label_of[lm.label[known]]
+    label[lm.label == end] = last
+    return label
+
+
+def _relabelled(lm: LmArrays, label: np.ndarray) -> LmArrays:
+    """Return G with other labels on its arcs, without those that have NOTHING."""
+    num_states = len(lm.backoff_state)
+    source = np.repeat(np.arange(num_states), np.diff(lm.arc_begin))
+    order = np.lexsort((label, source))
+    order = order[label[order] != NOTHING]
+    counts = np.bincount(source[order], minlength=num_states)
+    return lm._replace(
+        arc_begin=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        label=label[order],
+        cost=lm.cost[order],
+        next_state=lm.next_state[order],
+    )
+
+
+def _least(lm: LmArrays) -> np.ndarray:
+    """Return the least cost of what may follow each state of G, float32[S]."""
+    least = np.full(len(lm.backoff_state), np.inf, np.float32)
+    source = np.repeat(np.arange(len(least)), np.diff(lm.arc_begin))
+    np.minimum.at(least, source, lm.cost)
+    backs_off = lm.backoff_state >= 0
+    shorter = lm.backoff_state[backs_off]
+    while True:  # as often as the longest history is long
+        by_backing_off = lm.backoff_cost[backs_off] + least[shorter]
+        if not (by_backing_off < least[backs_off]).any():
+            return least
+        least[backs_off] = np.minimum(least[backs_off], by_backing_off)

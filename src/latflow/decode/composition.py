@@ -1,0 +1,351 @@
+"""HCL o G, composed state by state while a search asks for it.
+
+HCLG of a large language model takes gigabytes, and a word that it lacks cannot be
+added. A search can do without it: HCL (the lexicon in context, as HMMs) and G (the
+language model) stay apart, and a *pair* of their states gets its arcs when a token
+first comes there. Pairs, numbered as they are met, and their arcs are kept for the
+searches to come, in all threads.
+
+HCL gives a word where it is the only one left, far from where it begins. So that the
+search doesn't learn the word's cost too late, arcs are *pushed*: the potential of a
+pair is the least cost that G has for what may follow,
+
+    potential(s, g) = min over labels that can come next from s of cost(label | g)
+
+and an arc costs w + cost of its label + potential(target) - potential(source). Along a
+path these add up to the costs of HCLG. Pairs without a label in common lead nowhere and
+are left out. Labels are words, in an order in which those that come next from a state
+are few *ranges*; the end of an utterance (a final state); and backing off, which G may
+do where HCL says so, at the boundaries of words as in HCLG.
+
+Source: Allauzen, Riley & Schalkwyk 2009, "A generalized composition algorithm for
+weighted finite-state transducers" (label reachability, weight pushing); Kaldi
+`utils/mkgraph_lookahead.sh`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from latflow.jit import njit
+from latflow.lang.lm_arrays import LmArrays, find_arc
+
+ARC = np.dtype([("code", "u4"), ("pdf", "u4"), ("weight", "f4")])
+Records = Any  # a structured array; in Numba its items have their fields as attributes
+STATE = np.dtype([("begin", "u4"), ("middle", "u4")])
+HAS_EPSILON = np.uint32(1 << 31)  # in the code of a state: it has epsilon arcs
+STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
+
+# Labels of arcs of HCL that are no words; words are 0, 1, ...
+NOTHING, BACK_OFF = -1, -2
+# Entries of `Composition.counts`.
+PAIRS, ARCS = range(2)
+_DEAD = -1  # in the place of a pair's number: it leads nowhere
+_MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class Parts(NamedTuple):
+    """HCL and G, for kernels; they never change.
+
+    Attributes:
+        states: `STATE`[S + 1], of HCL packed.
+        arcs: `ARC`[A], likewise.
+        label: int32[A], of each arc: a word's label, NOTHING or BACK_OFF.
+        transition_id: int32[A].
+        word: int32[A], the word that the label stands for.
+        final: float32[S].
+        set_of: int32[S], number of the set of labels that can come next.
+        set_begin: int64[sets + 1], where the ranges of each set begin.
+        ranges: int32[ranges, 2], first and last label.
+        can_back_off: bool[sets].
+        lm: G; labels as in `label`, and `end`.
+        least: float32[G's states], least cost of what can follow, backing off included.
+        end: int64[1], the label that ends an utterance.
+    """
+
+    states: Records
+    arcs: Records
+    label: np.ndarray
+    transition_id: np.ndarray
+    word: np.ndarray
+    final: np.ndarray
+    set_of: np.ndarray
+    set_begin: np.ndarray
+    ranges: np.ndarray
+    can_back_off: np.ndarray
+    lm: LmArrays
+    least: np.ndarray
+    end: np.ndarray
+
+
+class Composition(NamedTuple):
+    """A composed graph as far as it is made, for kernels.
+
+    A pair has two records in `states`: the second one only ends its arcs, which need
+    not lie before those of the next pair. A graph that isn't composed has arrays of no
+    length.
+
+    Attributes:
+        parts: what it is composed of.
+        slots: int32[a power of two], the table of pairs: number + 1, 0 where empty.
+        keys: int64[most pairs], of each pair: state of HCL x G's states + state of G.
+        potential: float32[most pairs].
+        is_made: int32[most pairs], 1 once its arcs are there.
+        lock: int32[1], 1 while a thread adds arcs.
+        counts: int64[2]: PAIRS, ARCS so far.
+        states: `STATE`[2 x most pairs + 1].
+        arcs: `ARC`[most arcs].
+        origin: uint32[most arcs], the number of each arc itself.
+        transition_id, word: int32[most arcs].
+        weight: float32[most arcs].
+        final: float32[2 x most pairs].
+    """
+
+    parts: Parts
+    slots: np.ndarray
+    keys: np.ndarray
+    potential: np.ndarray
+    is_made: np.ndarray
+    lock: np.ndarray
+    counts: np.ndarray
+    states: Records
+    arcs: Records
+    origin: np.ndarray
+    transition_id: np.ndarray
+    word: np.ndarray
+    weight: np.ndarray
+    final: np.ndarray
+
+
+def make_composition(parts: Parts, most_pairs: int, most_arcs: int) -> Composition:
+    """Return the composition of parts, with space and without a pair.
+
+    Memory is taken as it is filled.
+    """
+    return Composition(
+        parts=parts,
+        slots=np.zeros(1 << (2 * most_pairs).bit_length(), np.int32),
+        keys=np.zeros(most_pairs, np.int64),
+        potential=np.zeros(most_pairs, np.float32),
+        is_made=np.zeros(most_pairs, np.int32),
+        lock=np.zeros(1, np.int32),
+        counts=np.zeros(2, np.int64),
+        states=np.zeros(2 * most_pairs + 1, STATE),
+        arcs=np.zeros(most_arcs, ARC),
+        origin=np.zeros(most_arcs, np.uint32),
+        transition_id=np.zeros(most_arcs, np.int32),
+        word=np.zeros(most_arcs, np.int32),
+        weight=np.zeros(most_arcs, np.float32),
+        final=np.zeros(2 * most_pairs, np.float32),
+    )
+
+
+def read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return views that can't be written to: kernels are compiled for these."""
+    views = tuple(np.ascontiguousarray(array).view() for array in arrays)
+    for view in views:
+        view.setflags(write=False)
+    return views
+
+
+def _no_composition() -> Composition:
+    """Return what a graph has that isn't composed."""
+    none = {
+        np.dtype(kind): read_only(np.zeros(0, kind))[0]
+        for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.bool_)
+    }
+    ints, floats = none[np.dtype(np.int32)], none[np.dtype(np.float32)]
+    longs = none[np.dtype(np.int64)]
+    parts = Parts(
+        *(none[STATE], none[ARC], ints, ints, ints, floats, ints, longs),
+        read_only(np.zeros((0, 2), np.int32))[0],
+        none[np.dtype(np.bool_)],
+        LmArrays(longs, ints, floats, ints, ints, floats),
+        *(floats, longs),
+    )
+    return make_composition(parts, 0, 0)
+
+
+# -- threads -----------------------------------------------------------------------
+
+
+def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return a pointer to array[index]."""
+    array_type, index_type = signature.args[:2]
+    array = context.make_array(array_type)(context, builder, arguments[0])
+    at = context.cast(builder, arguments[1], index_type, types.intp)
+    return cgutils.get_item_pointer(
+        context, builder, array_type, array, [at], wraparound=False
+    )
+
+
+def _exchange(_context: Any, array: Any, index: Any, value: Any) -> tuple[Any, Any]:
+    """Set array[index], int32, and return what was there, at once for all threads."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature, arguments)
+        new = context.cast(builder, arguments[2], signature.args[2], types.int32)
+        return builder.atomic_rmw("xchg", address, new, "acq_rel")
+
+    return types.int32(array, index, value), generate
+
+
+def _load(_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
+    """Return array[index], int32; what was written before it is seen as well."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature, arguments)
+        return builder.load_atomic(address, "acquire", 4, typ=ir.IntType(32))
+
+    return types.int32(array, index), generate
+
+
+exchange: Any = intrinsic(_exchange)
+load: Any = intrinsic(_load)
+
+
+# -- arcs --------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def make_arcs(graph: Composition, state: np.integer | int) -> None:
+    """Make the arcs of a state of the composed graph, unless they are there.
+
+    Raises:
+        MemoryError: the arrays are full.
+    """
+    pair = state >> 1
+    if load(graph.is_made, pair):
+        return
+    while exchange(graph.lock, 0, 1):
+        pass  # another thread is about to be done: adding arcs takes microseconds
+    is_full = False
+    if not graph.is_made[pair]:
+        part, _ = _parts(graph, pair)
+        first = graph.parts.states[part].begin
+        degree = np.int64(graph.parts.states[part + 1].begin) - first
+        pairs, arcs = graph.counts[PAIRS], graph.counts[ARCS]
+        is_full = pairs + degree > len(graph.keys) or arcs + degree > len(graph.arcs)
+        if not is_full:
+            _add_arcs(graph, pair)
+            exchange(graph.is_made, pair, 1)
+    exchange(graph.lock, 0, 0)
+    if is_full:
+        raise MemoryError
+
+
+@njit(cache=True, nogil=True)
+def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
+    """Return the states of HCL and of G that a pair is made of."""
+    num_states = len(graph.parts.least)
+    return graph.keys[pair] // num_states, graph.keys[pair] % num_states
+
+
+@njit(cache=True, nogil=True)
+def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
+    """Compose the arcs of a pair; the thread has the lock."""
+    part, history = _parts(graph, pair)
+    counts = graph.counts
+    begin = counts[ARCS]
+    middle = begin
+    states, lm = graph.parts.states, graph.parts.lm
+    for a in range(states[part].begin, states[part + 1].begin):
+        label, to, cost = graph.parts.label[a], history, np.float32(0.0)
+        if label == BACK_OFF:
+            to, cost = lm.backoff_state[history], lm.backoff_cost[history]
+        elif label != NOTHING:
+            arc = find_arc(lm, history, label)
+            to, cost = -1, np.float32(0.0)
+            if arc >= 0:
+                to, cost = lm.next_state[arc], lm.cost[arc]
+        if to >= 0:
+            code = graph.parts.arcs[a].code
+            target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
+            if target != _DEAD:
+                at = counts[ARCS]
+                push = graph.potential[target] - graph.potential[pair]
+                weight = graph.parts.arcs[a].weight + cost + push
+                graph.arcs[at].code = np.uint32(2 * target) | (code & HAS_EPSILON)
+                graph.arcs[at].pdf = graph.parts.arcs[a].pdf
+                graph.arcs[at].weight = weight
+                graph.origin[at] = at
+                graph.transition_id[at] = graph.parts.transition_id[a]
+                graph.word[at] = graph.parts.word[a]
+                graph.weight[at] = weight
+                counts[ARCS] = at + 1
+        if a < states[part].middle:
+            middle = counts[ARCS]
+    graph.states[2 * pair].begin = begin
+    graph.states[2 * pair].middle = middle
+    graph.states[2 * pair + 1].begin = counts[ARCS]
+
+
+@njit(cache=True, nogil=True)
+def _intern(graph: Composition, part: int, history: int) -> int:
+    """Return the number of a pair, which it gets here if it has none; or _DEAD."""
+    key = part * len(graph.parts.least) + history
+    mask = np.uint64(len(graph.slots) - 1)
+    slot = (np.uint64(key) * _MIXER >> np.uint64(20)) & mask
+    while graph.slots[slot]:
+        pair = graph.slots[slot] - 1
+        if graph.keys[pair] == key:
+            return pair if graph.potential[pair] < np.inf else _DEAD
+        slot = (slot + np.uint64(1)) & mask
+    pair = add_pair(graph, part, history, potential_of(graph, part, history))
+    graph.slots[slot] = pair + 1
+    return pair if graph.potential[pair] < np.inf else _DEAD
+
+
+@njit(cache=True, nogil=True)
+def add_pair(graph: Composition, part: int, history: int, potential: float) -> int:
+    """Number a pair, without an entry in the table."""
+    pair = graph.counts[PAIRS]
+    graph.counts[PAIRS] = pair + 1
+    graph.keys[pair] = part * len(graph.parts.least) + history
+    graph.potential[pair] = potential
+    end = find_arc(graph.parts.lm, history, graph.parts.end[0])
+    final = np.inf
+    if end >= 0:
+        final = graph.parts.final[part] + graph.parts.lm.cost[end] - potential
+    graph.final[2 * pair] = final
+    return pair
+
+
+@njit(cache=True, nogil=True)
+def potential_of(graph: Composition, part: int, history: int) -> float:
+    """Return the least cost of what can come next; inf if nothing can."""
+    lm, least = graph.parts.lm, np.inf
+    labels = graph.parts.set_of[part]
+    shorter = lm.backoff_state[history]
+    if graph.parts.can_back_off[labels] and shorter >= 0:
+        least = lm.backoff_cost[history] + graph.parts.least[shorter]
+    at, last = lm.arc_begin[history], lm.arc_begin[history + 1]
+    for r in range(graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]):
+        if at == last:
+            break
+        at = _first_from(lm.label, at, last, graph.parts.ranges[r, 0])
+        while at < last and lm.label[at] <= graph.parts.ranges[r, 1]:
+            least = min(least, lm.cost[at])
+            at += 1
+    return np.float32(least)
+
+
+@njit(cache=True, nogil=True)
+def _first_from(labels: np.ndarray, first: int, last: int, low: int) -> int:
+    """Return the first of labels[first:last], ascending, that is no less than low."""
+    while first < last:
+        middle = (first + last) // 2
+        if labels[middle] < low:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+NO_COMPOSITION = _no_composition()
