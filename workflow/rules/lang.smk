@@ -231,6 +231,7 @@ rule make_graph:
     params:
         options=lambda wildcards: system_of(wildcards).graph_options.values(),
         sentences=recipe.options.decode.sentences,
+        composition=recipe.options.decode.composition,
         stage=stage("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"

@@ -50,6 +50,13 @@ class GraphParts:
     back_off: int = 0
     file: str | Path | None = None
 
+    @classmethod
+    def of(cls, hcl: Graph, grammar: Graph, file: str | Path | None) -> GraphParts:
+        """Return the parts; what G has before a back-off is where HCL may back off."""
+        marks = np.unique(grammar.ilabel[grammar.olabel == 0])
+        is_marked = len(marks) == 1 and bool((hcl.olabel == marks[0]).any())
+        return cls(hcl, grammar, int(marks[0]) if is_marked else 0, file)
+
 
 @dataclass(frozen=True, eq=False)
 class _Arcs:

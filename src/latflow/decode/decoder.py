@@ -16,10 +16,12 @@ Source: Kaldi `decoder/lattice-faster-decoder.cc`, `decoder/decoder-wrappers.cc`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +37,13 @@ from latflow.decode.search_graph import (
 )
 from latflow.decode.streaming import Decoded, Engine, Session
 from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool
+
+_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
+
+DecodingGraph = ArcArrays | GraphFile | GraphParts
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +167,7 @@ class LatticeDecoder:
 
     def __init__(
         self,
-        graph: ArcArrays | GraphFile | GraphParts,
+        graph: DecodingGraph,
         tid_to_pdf: np.ndarray,
         *,
         beam: float = 13.0,
@@ -271,8 +279,34 @@ class LatticeDecoder:
             return session.finalise()
 
 
+def load_graph(path: str | Path, lang: Lang) -> DecodingGraph:
+    """Read a decoding graph, whole or in two parts (HCL and, behind it, G).
+
+    Args:
+        path: its file. Beside a large whole one a packed file is kept, which processes
+            share, where the folder can be written to.
+        lang: the language that it must be of.
+
+    Raises:
+        UserError: the file is missing or garbled, or has words that the language lacks.
+    """
+    graph, *grammar = Graph.load_all(path)
+    if (highest := int(np.max(graph.olabel, initial=0))) > max(lang.words):
+        raise UserError(
+            f"the graph has word {highest}, which words.txt of {lang.folder} has not",
+            file=path,
+            remedy="make the graph again from this lang directory",
+        )
+    if grammar:
+        return GraphParts.of(graph, grammar[0], path)
+    is_large = Path(path).stat().st_size > _MAPPED_BYTES
+    if is_large and os.access(Path(path).parent, os.W_OK):
+        return GraphFile(graph, path)
+    return graph
+
+
 def _searched(
-    graph: ArcArrays | GraphFile | GraphParts, tid_to_pdf: np.ndarray
+    graph: DecodingGraph, tid_to_pdf: np.ndarray
 ) -> tuple[PackedGraph | ComposedGraph, int]:
     """Return a graph as searches take it, and the number of its pdfs."""
     if isinstance(graph, GraphParts):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
-from latflow.graphs.options import BiasedGraphOptions, Sentences
+from latflow.graphs.options import BiasedGraphOptions, Composition, Sentences
 from latflow.lang.options import RescoringLmOptions
 from latflow.nnet.options import Precision
 from latflow.options import (
@@ -252,6 +252,10 @@ class DecodeOptions(SearchOptions):
     the end of a sentence to the beginning of another one, which people who speak do
     without a pause; an utterance of one costs the same. Attention decoders know nothing
     of it."""
+    composition: Composition = "static"
+    """How lexicon and language model come together in decoding graphs. With `static`
+    they are composed before, as HCLG; with `lookahead` while a search asks for it:
+    graphs of large language models are made in seconds, and take little memory."""
     beam_sweep: Annotated[tuple[PositiveFloat, ...], Unique] = (
         5.0,
         7.0,

@@ -13,19 +13,21 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
+from latflow.decode.decoder import (
+    Attempt,
+    DecodingGraph,
+    LatticeDecoder,
+    RetryPolicy,
+    load_graph,
+)
 from latflow.decode.options import SearchOptions
 from latflow.decode.scorers import Scorer
-from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.decode.streaming import Decoded
 from latflow.decode.turns import Turn
 from latflow.errors import UserError
 from latflow.features.source import Frames
-from latflow.fst.graph import Graph
 from latflow.lang.directory import Lang
 from latflow.parallel import in_order
-
-_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
 
 ScorerT = TypeVar("ScorerT", bound=Scorer)
 
@@ -92,31 +94,21 @@ class Recognizer(Generic[ScorerT]):
         Raises:
             UserError: graph, model and words do not fit.
         """
-        graph = Graph.load(graph_path)
-        highest = int(np.max(graph.olabel, initial=0))
-        if highest > max(lang.words):
-            raise UserError(
-                f"the graph has word {highest}, which words.txt of {lang.folder} has "
-                "not",
-                file=graph_path,
-                remedy="make the graph again from this lang directory",
-            )
-        is_large = Path(graph_path).stat().st_size > _MAPPED_BYTES
+        graph = load_graph(graph_path, lang)
         try:
-            shared = GraphFile(graph, graph_path) if is_large else graph
-            return cls.of(scorer, shared, options)
+            return cls.of(scorer, graph, options)
         except UserError as error:
             raise error.at(file=graph_path) from None
 
     @classmethod
     def of(
-        cls, scorer: ScorerT, graph: ArcArrays | GraphFile, options: SearchOptions
+        cls, scorer: ScorerT, graph: DecodingGraph, options: SearchOptions
     ) -> Recognizer[ScorerT]:
         """Return the recognizer with a graph.
 
         Args:
             scorer: gives the log-likelihoods.
-            graph: HCLG.
+            graph: HCLG, or HCL and G.
             options: of the search.
 
         Raises:

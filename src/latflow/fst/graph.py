@@ -241,8 +241,20 @@ class Graph:
 
         Raises:
             UserError: there is no such file, or it is no FST with standard arcs, or is
-                truncated or inconsistent.
+                truncated or inconsistent; or more than one FST is in it.
         """
+        first, *others = cls.load_all(path)
+        if others:
+            raise UserError(
+                "a graph in two parts (HCL and G), where a whole one is needed",
+                file=path,
+                remedy="make it with decode.composition: static",
+            )
+        return first
+
+    @classmethod
+    def load_all(cls, path: str | Path) -> list[Graph]:
+        """Read the FSTs of a file, one behind the other; see `load`."""
         source = Path(path)
         if not source.is_file():
             raise UserError("no such file", file=source, remedy="check the path")
@@ -250,9 +262,12 @@ class Graph:
             raise UserError("the file is empty", file=source, remedy="make it again")
         with source.open("rb") as stream:
             buffer = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        graph, _ = cls._parse(buffer, 0, source)
-        graph.check(name=source)
-        return graph
+        graphs, end = [], 0
+        while not graphs or openfst.begins_at(buffer, end):
+            graph, end = cls._parse(buffer, end, source)
+            graph.check(name=source)
+            graphs.append(graph)
+        return graphs
 
     @classmethod
     def _parse(
@@ -283,7 +298,7 @@ class Graph:
             self.write(stream, is_aligned=is_aligned)
 
     def write(self, stream: BinaryIO, *, is_aligned: bool = False) -> None:
-        """Write a `const` FST at the start of a stream; see `save`."""
+        """Write a `const` FST to a stream, perhaps behind another; see `save`."""
         version = openfst.CONST_VERSION
         if is_aligned:
             version = openfst.ALIGNED_CONST_VERSION

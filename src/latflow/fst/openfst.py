@@ -103,6 +103,11 @@ def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
     return bytes(buffer[at + 4 : end]).decode("utf-8", "replace"), end
 
 
+def begins_at(buffer: memoryview, at: int) -> bool:
+    """Tell whether an FST begins at a byte."""
+    return bytes(buffer[at : at + 4]) == struct.pack("<i", FST_MAGIC)
+
+
 def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header:
     """Read a header and step over the symbol tables that follow it.
 

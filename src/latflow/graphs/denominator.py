@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from latflow.graphs.hclg import build_hclg, load_model, save_hclg
+from latflow.graphs.hclg import build_hclg, load_model, save_graph
 from latflow.graphs.options import DenominatorOptions
 from latflow.lang.arpa import NgramModel, Perplexity, perplexity, write_arpa
 from latflow.lang.directory import Lang
@@ -44,7 +44,7 @@ def make_denominator(
         lang_dir: the lang directory.
         cuts: manifest (`cuts.jsonl.gz`) of the training set.
         model_dir: folder with `final.mdl` and `tree`.
-        graph: where to write, see `latflow.graphs.hclg.save_hclg`.
+        graph: where to write, see `latflow.graphs.hclg.save_graph`.
         options: order of the language model, scales.
 
     Raises:
@@ -67,7 +67,7 @@ def make_denominator(
         "train_words": fit.num_words,
         "train_sentences": fit.num_sentences,
     }
-    save_hclg(hclg, graph, options, facts, began)
+    save_graph([hclg], graph, options, facts, began)
     log.info(
         "denominator: %d-gram of %d words, perplexity %.2f on the training transcripts",
         facts["lm_order"],

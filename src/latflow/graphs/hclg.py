@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import kaldifst
 
 from latflow.errors import UserError
-from latflow.files import write_json
+from latflow.files import atomic_output, write_json
 from latflow.fst.graph import Graph
 from latflow.fst.minimize import minimize_encoded
 from latflow.fst.optimize import (
@@ -31,7 +31,7 @@ from latflow.fst.optimize import (
     remove_epsilons_locally,
     remove_input_symbols,
 )
-from latflow.graphs.options import GraphOptions, Sentences
+from latflow.graphs.options import Composition, GraphOptions, Sentences
 from latflow.graphs.sentences import let_sentences_follow
 from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
@@ -115,9 +115,27 @@ class HclgComposer:
             UserError: lexicon and grammar have no word sequence in common, or cannot be
                 determinized.
         """
+        lg = compose_lexicon_grammar(self._lexicon, grammar, file=file)
+        return self._expand(lg)
+
+    def compose_lexicon(self) -> Graph:
+        """Return HCL, whose words may be any; with #0 among them where G may back off.
+
+        Raises:
+            UserError: the lexicon cannot be determinized.
+        """
+        lexicon = kaldifst.StdVectorFst(self._lexicon)
+        _determinize(lexicon, "L", self.lang.folder / "L_disambig.fst")
+        graph = minimize_encoded(connect(Graph.from_fst(lexicon, is_emptied=True)))
+        lexicon = graph.to_fst()
+        kaldifst.arcsort(lexicon, "ilabel")
+        return self._expand(lexicon)
+
+    def _expand(self, lg: kaldifst.StdVectorFst) -> Graph:
+        """Return H o C o lg, a transducer of phones to words; `lg` is emptied."""
         # Of a large graph each form takes gigabytes: one goes before the next is made.
         folder = self.lang.folder
-        graph, windows = self._compose_context(grammar, file)
+        graph, windows = self._compose_context(lg)
         graph, symbols = compose_hmms(graph, windows, self._hmms)
         _require_paths(graph, "language directory and acoustic model", folder)
         hclg = graph.to_fst()
@@ -132,10 +150,9 @@ class HclgComposer:
         )
 
     def _compose_context(
-        self, grammar: kaldifst.StdVectorFst, file: str | Path | None
+        self, lg: kaldifst.StdVectorFst
     ) -> tuple[Graph, list[list[int]]]:
-        """Return C o L o G, connected, and what its input labels stand for."""
-        lg = compose_lexicon_grammar(self._lexicon, grammar, file=file)
+        """Return C o lg, connected, and what its input labels stand for."""
         clg, windows = kaldifst.compose_context(
             self.lang.disambig_phones,
             self._tree.context_width,
@@ -249,21 +266,30 @@ def make_graph(
     *,
     options: GraphOptions,
     sentences: Sentences = "one",
+    composition: Composition = "static",
 ) -> None:
-    """Build HCLG and write it (stage).
+    """Build HCLG, or its parts HCL and G, and write it (stage).
 
     Args:
         lang_dir: lang directory.
         grammar: G.
         model_dir: folder with `final.mdl` and `tree`.
-        graph: where to write, see `save_hclg`.
+        graph: where to write, see `save_graph`.
         options: scales.
         sentences: that an utterance may hold, see `latflow.graphs.sentences`.
+        composition: `lookahead` writes HCL and, behind it, G: see
+            `latflow.decode.composition`.
 
     Raises:
         UserError: as `build_hclg`; or the disk is full.
     """
     began = time.monotonic()
+    if composition == "lookahead":
+        composer = HclgComposer(Lang.load(lang_dir), *load_model(model_dir), options)
+        hcl = composer.compose_lexicon()
+        parts = [hcl, Graph.load(grammar)]
+        save_graph(parts, graph, options, {"composition": composition}, began)
+        return
     hclg = build_hclg(lang_dir, grammar, *load_model(model_dir), options)
     if sentences == "several":
         hclg = let_sentences_follow(hclg)
@@ -271,20 +297,20 @@ def make_graph(
         "input_epsilons": int(hclg.num_input_epsilons.sum()),
         "sentences": sentences,
     }
-    save_hclg(hclg, graph, options, facts, began)
+    save_graph([hclg], graph, options, facts, began)
 
 
-def save_hclg(
-    hclg: Graph,
+def save_graph(
+    parts: Sequence[Graph],
     path: Path,
     scales: GraphOptions,
     facts: Mapping[str, Any],
     began: float,
 ) -> None:
-    """Write a graph as an aligned OpenFst `const` FST, which decoders map into memory.
+    """Write a graph as aligned OpenFst `const` FSTs, which decoders map into memory.
 
     Args:
-        hclg: the graph.
+        parts: HCLG, or HCL and G, which then stand one behind the other.
         path: where to write; `<path without .fst>.json` gets counts and scales.
         scales: of the transition probabilities.
         facts: further facts for the second file.
@@ -293,11 +319,13 @@ def save_hclg(
     Raises:
         UserError: the disk is full.
     """
-    hclg.save(path, is_aligned=True)
+    with atomic_output(path) as temporary, temporary.open("wb") as stream:
+        for part in parts:
+            part.write(stream, is_aligned=True)
     known = {
-        "states": hclg.num_states,
-        "arcs": hclg.num_arcs,
-        "final_states": hclg.num_final_states,
+        "states": sum(part.num_states for part in parts),
+        "arcs": sum(part.num_arcs for part in parts),
+        "final_states": parts[0].num_final_states,
         "transition_scale": scales.transition_scale,
         "self_loop_scale": scales.self_loop_scale,
         **facts,

@@ -9,6 +9,7 @@ from pydantic import Field
 from latflow.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt
 
 Sentences = Literal["one", "several"]
+Composition = Literal["static", "lookahead"]
 
 
 class GraphOptions(Options):

@@ -296,10 +296,10 @@ def _graph_rows(results: Results) -> Iterator[Row]:
     for system in results.recipe.graph_owners:
         path = results / f"graph/{system}/HCLG.fst"
         if path.is_file():
-            graph = Graph.load(path)
+            parts = Graph.load_all(path)
             yield {
                 "graph of": system,
-                "states": graph.num_states,
-                "arcs": graph.num_arcs,
+                "states": " + ".join(str(part.num_states) for part in parts),
+                "arcs": " + ".join(str(part.num_arcs) for part in parts),
                 "size (MB)": f"{path.stat().st_size / 1e6:.1f}",
             }

@@ -6,7 +6,7 @@
                     final.mdl, transform.json, final.mat, and final.alimdl where it
                     adapts to speakers; tree; cmvn.ark where features are normalized
                     with statistics of the training set
-    graph/          HCLG.fst
+    graph/          HCLG.fst, whole or in two parts
     lang/           words.txt, phones.txt, topo, lexiconp.txt, phones/, ...
     ivectors/       extractor.npz, where the network takes i-vectors
     rescore/        G.fst and a second language model, where lattices are rescored
@@ -18,7 +18,6 @@ and has no graph.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +26,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.decoder import LatticeDecoder, load_graph
 from latflow.decode.options import (
     EndpointOptions,
     NetworkScoreOptions,
     SearchOptions,
 )
 from latflow.decode.rescore import LanguageModels
-from latflow.decode.search_graph import GraphFile
 from latflow.errors import UserError
 from latflow.features.cmvn import read_global_statistics
 from latflow.features.front_end import KaldiFrontEnd
@@ -48,7 +46,6 @@ from latflow.features.options import (
     OnlineCmvn,
 )
 from latflow.files import file_digest, reading
-from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
 from latflow.hmm.transition_model import TransitionModel
@@ -67,7 +64,6 @@ from latflow.user_code import trusting
 FORMAT = 2  # 1 knew no packages that only align
 INFO = "package.json"
 _AGAIN = "write the package again with latflow package"
-_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
 # Scores between prunings of the search: many sessions hold their links at a time.
 _PRUNE_INTERVAL = 25
 IVECTORS = "ivectors/extractor.npz"
@@ -374,7 +370,7 @@ class Model:
             info,
             lang,
             found.transitions,
-            _decoder(folder / "graph/HCLG.fst", found.transitions, info.search),
+            _decoder(folder / "graph/HCLG.fst", found.transitions, lang, info.search),
             found.acoustics,
             transcriber,
             make_front_end(info.front_end, info.sample_rate),
@@ -523,13 +519,11 @@ class GmmPackage:
 
 
 def _decoder(
-    path: Path, transitions: TransitionModel, search: SearchOptions
+    path: Path, transitions: TransitionModel, lang: Lang, search: SearchOptions
 ) -> LatticeDecoder:
-    """Return the decoder with a graph; a large one is shared by processes."""
-    graph = Graph.load(path)
-    is_shared = path.stat().st_size > _MAPPED_BYTES and os.access(path.parent, os.W_OK)
+    """Return the decoder with a graph."""
     return LatticeDecoder(
-        GraphFile(graph, path) if is_shared else graph,
+        load_graph(path, lang),
         transitions.pdf,
         beam=search.beam,
         lattice_beam=search.lattice_beam,
