@@ -11,7 +11,6 @@ from latflow.decode.decoder import LatticeDecoder
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
-from latflow.lattice.best_path import Scales, best_path
 
 NUM_PDFS = 3
 TID_TO_PDF = np.array([0, 0, 1, 2, 0, 1, 2], np.int32)
@@ -46,7 +45,7 @@ def grammars(draw, num_words=5):
 
 
 @st.composite
-def lexicons(draw, num_words=5):
+def lexicons(draw, num_words=5, *, is_marked=True):
     """HCL: states in a tree and back to its root, words at any of its arcs."""
     num_states = draw(st.integers(1, 6))
     cost = st.floats(0, 2, width=16)
@@ -59,16 +58,21 @@ def lexicons(draw, num_words=5):
             word = draw(st.integers(0, num_words))
             tid = draw(st.integers(0 if to > state else 1, 6))
             arcs.append((state, tid, word, draw(cost), to))
-    if draw(st.booleans()):
+    if is_marked and draw(st.booleans()):
         at = draw(st.integers(0, num_states - 1))
         arcs.append((at, 0, BACK_OFF, 0.0, at))
-    final = [draw(cost) if s == 0 or draw(st.booleans()) else np.inf
-             for s in range(num_states)]
+    final = [
+        draw(cost) if s == 0 or draw(st.booleans()) else np.inf
+        for s in range(num_states)
+    ]
     return graph_of(0, arcs, final)
 
 
-def composed_before(hcl, grammar):
-    """Compose by definition: all pairs, costs where the arcs have them."""
+def composed_before(hcl, grammar, *, anywhere=False):
+    """Compose by definition: all pairs, costs where the arcs have them.
+
+    G backs off where HCL has #0, or anywhere.
+    """
     by_word = [{} for _ in range(grammar.num_states)]
     for source, arc in zip(grammar.sources(), grammar.arcs, strict=True):
         by_word[source][int(arc["olabel"])] = arc
@@ -93,6 +97,13 @@ def composed_before(hcl, grammar):
                     int(arc["next_state"]) * size + to,
                 )
             )
+    for history, words in enumerate(by_word):
+        if anywhere and 0 in words:
+            cost, to = float(words[0]["weight"]), int(words[0]["next_state"])
+            arcs += [
+                (state * size + history, 0, 0, cost, state * size + to)
+                for state in range(hcl.num_states)
+            ]
     final = (hcl.final[:, None] + grammar.final[None]).ravel()
     return graph_of(hcl.start * size + grammar.start, arcs, final)
 
@@ -130,18 +141,40 @@ def attempt(graph, log_likes, **limits):
     return decoded.lattice if decoded.reached_final else None
 
 
-@settings(max_examples=150, deadline=None)
-@given(lexicons(), grammars(), st.integers(1, 4), st.integers(0, 2**31))
-def test_lattices_are_those_of_the_graph_composed_before(hcl, grammar, frames, seed):
-    log_likes = np.random.default_rng(seed).normal(size=(frames, NUM_PDFS))
-    log_likes = log_likes.astype(np.float32)
-    expected = attempt(composed_before(hcl, grammar), log_likes)
-    found = attempt(GraphParts(hcl, grammar, BACK_OFF), log_likes)
+def check(expected, found):
+    """Compare two lattices path by path."""
     if expected is None:
         assert found is None
         return
     assert found is not None
-    wanted, given_ = costs_by_words(expected), costs_by_words(found)
-    assert given_.keys() == wanted.keys()
+    wanted, costs = costs_by_words(expected), costs_by_words(found)
+    assert costs.keys() == wanted.keys()
     for key, cost in wanted.items():
-        assert abs(given_[key] - cost) < 1e-4
+        assert abs(costs[key] - cost) < 1e-4
+
+
+def random_scores(frames, seed):
+    scores = np.random.default_rng(seed).normal(size=(frames, NUM_PDFS))
+    return scores.astype(np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lexicons(), grammars(), st.integers(1, 4), st.integers(0, 2**31))
+def test_lattices_are_those_of_the_graph_composed_before(hcl, grammar, frames, seed):
+    scores = random_scores(frames, seed)
+    check(
+        attempt(composed_before(hcl, grammar), scores),
+        attempt(GraphParts(hcl, grammar, BACK_OFF), scores),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(lexicons(is_marked=False), grammars(), st.integers(1, 4), st.integers(0, 2**31))
+def test_where_nothing_says_where_the_grammar_backs_off_behind_words(
+    hcl, grammar, frames, seed
+):
+    scores = random_scores(frames, seed)
+    check(
+        attempt(composed_before(hcl, grammar, anywhere=True), scores),
+        attempt(GraphParts.of(hcl, grammar, None), scores),
+    )

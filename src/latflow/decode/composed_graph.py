@@ -25,10 +25,11 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.lang.lm_arrays import LmArrays, of_grammar
 
-# Pairs and arcs that there is space for: 52 bytes a pair, 28 an arc, which are taken as
-# they are filled. A search that needs more fails. Searches that begin when a quarter is
-# full have a graph that begins anew; the old one goes with its last search.
-_MOST_PAIRS, _MOST_ARCS = 1 << 23, 1 << 25
+# Pairs and arcs that there is space for: 40 bytes a pair, 28 an arc, which are taken as
+# they are filled, and 32 MB for the table. A search that needs more fails. Searches
+# that begin when a quarter is full have a graph that begins anew; the old one goes with
+# its last search.
+_MOST_PAIRS, _MOST_ARCS = 1 << 22, 1 << 24
 _FULL = 4
 
 

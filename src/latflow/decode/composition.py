@@ -130,7 +130,7 @@ def make_composition(parts: Parts, most_pairs: int, most_arcs: int) -> Compositi
     """
     return Composition(
         parts=parts,
-        slots=np.zeros(1 << (2 * most_pairs).bit_length(), np.int32),
+        slots=np.zeros(1 << max(0, 2 * most_pairs - 1).bit_length(), np.int32),
         keys=np.zeros(most_pairs, np.int64),
         potential=np.zeros(most_pairs, np.float32),
         is_made=np.zeros(most_pairs, np.int32),
@@ -208,23 +208,44 @@ def _load(_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
 
 exchange: Any = intrinsic(_exchange)
 load: Any = intrinsic(_load)
+# Lets the thread run that has the lock, where threads are more than cores (POSIX).
+_give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
 # -- arcs --------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
+def is_composed(graph: Composition) -> bool:
+    """Tell whether arcs are made when they are asked for."""
+    return len(graph.keys) > 0
+
+
+@njit(cache=True, nogil=True)
+def make_arcs_within(
+    graph: Composition, states: np.ndarray, costs: np.ndarray, cutoff: float
+) -> None:
+    """Make the arcs of the tokens of a frame that lack them and cost no more.
+
+    Raises:
+        MemoryError: the arrays are full.
+    """
+    is_made = graph.is_made
+    for i in range(len(states)):
+        if costs[i] <= cutoff and not load(is_made, states[i] >> 1):
+            make_arcs(graph, np.int64(states[i]))
+
+
+@njit(cache=True, nogil=True)
 def make_arcs(graph: Composition, state: np.integer | int) -> None:
-    """Make the arcs of a state of the composed graph, unless they are there.
+    """Make the arcs of a state of the composed graph, unless another thread has.
 
     Raises:
         MemoryError: the arrays are full.
     """
     pair = state >> 1
-    if load(graph.is_made, pair):
-        return
     while exchange(graph.lock, 0, 1):
-        pass  # another thread is about to be done: adding arcs takes microseconds
+        _give_way()
     is_full = False
     if not graph.is_made[pair]:
         part, _ = _parts(graph, pair)
@@ -237,7 +258,7 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
             exchange(graph.is_made, pair, 1)
     exchange(graph.lock, 0, 0)
     if is_full:
-        raise MemoryError
+        raise MemoryError("the space for composed arcs is full")
 
 
 @njit(cache=True, nogil=True)

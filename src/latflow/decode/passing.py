@@ -20,7 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.composition import HAS_EPSILON, STATE_BITS, make_arcs
+from latflow.decode.composition import (
+    HAS_EPSILON,
+    STATE_BITS,
+    is_composed,
+    load,
+    make_arcs,
+    make_arcs_within,
+)
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
     BASE,
@@ -69,7 +76,7 @@ def begin(
     store.counts[TOKENS] = 1
     store.token_begin[0], store.epsilon_begin[0] = 0, 0
     store.cost[0], store.state[0] = 0.0, graph.start
-    if len(graph.composition.keys) > 0:
+    if is_composed(graph.composition):
         make_arcs(graph.composition, graph.start)
     scratch.serial[graph.start] = scratch.clock[BASE]
     scratch.with_epsilon[0] = 0
@@ -186,10 +193,9 @@ def _follow_emitting(
     frame = counts[FRAMES]
     first, last = store.token_begin[frame], counts[TOKENS]
     least, cutoff, beam = _cutoff(store.cost[first:last], limits)
-    if len(graph.composition.keys) > 0:
-        for i in range(first, last):
-            if store.cost[i] <= cutoff:
-                make_arcs(graph.composition, store.state[i])
+    if is_composed(graph.composition):
+        states = store.state[first:last]
+        make_arcs_within(graph.composition, states, store.cost[first:last], cutoff)
     best = first
     while store.cost[best] != least:
         best += 1
@@ -322,6 +328,11 @@ def _follow_epsilon(
     while depth > 0:
         depth, needed = _relax(graph, store, scratch, cutoff, depth)
         if depth > 0:
+            if is_composed(graph.composition):
+                last = (
+                    store.token_begin[store.counts[FRAMES]] + scratch.queue[depth - 1]
+                )
+                make_arcs(graph.composition, np.int64(store.state[last]))
             store = with_capacity(store, tokens=store.counts[TOKENS] + needed)
             queued = max(depth, scratch.clock[NUM_EPSILON]) + needed
             scratch = with_queue(scratch, queued)
@@ -333,6 +344,8 @@ def _relax(
     graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float, depth: int
 ) -> tuple[int, int]:
     """Pass costs on along epsilon arcs until no queued token or no space is left.
+
+    Or until the next queued token has arcs that are to be composed.
 
     Args:
         graph: the packed graph.
@@ -348,24 +361,20 @@ def _relax(
     serials, with_epsilon, queue = scratch.serial, scratch.with_epsilon, scratch.queue
     first, base = store.token_begin[counts[FRAMES]], clock[BASE]
     costs, token_states = store.cost[first:], store.state[first:]
-    num_tokens, num_epsilon = counts[TOKENS] - first, int(clock[NUM_EPSILON])
+    num_tokens, num_epsilon, needed = counts[TOKENS] - first, int(clock[NUM_EPSILON]), 0
     slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
-    is_composed = len(graph.composition.keys) > 0
-    needed = 0
+    may_lack_arcs, is_made = is_composed(graph.composition), graph.composition.is_made
     while depth > 0:
         i = queue[depth - 1]
-        cost = costs[i]
-        if cost >= cutoff:
-            depth -= 1
-            continue
-        state = np.int64(token_states[i])
-        if is_composed:
-            make_arcs(graph.composition, state)
+        state, cost = np.int64(token_states[i]), costs[i]
+        lacks_arcs = may_lack_arcs and cost < cutoff and not load(is_made, state >> 1)
         needed = _num_epsilon(graph, state)
         is_tight = max(depth, num_epsilon) + needed > len(queue)
-        if is_tight or num_tokens + needed > len(costs):
+        if lacks_arcs or is_tight or num_tokens + needed > len(costs):
             break
         depth -= 1
+        if cost >= cutoff:
+            continue
         for a in range(states[state].middle, states[state + 1].begin):
             arc = arcs[a]
             total = cost + arc.weight

@@ -93,9 +93,6 @@ def next_labels(
 ) -> Reachable:
     """Find the next labels of all states.
 
-    States of a cycle without labels have one set (Tarjan's components, which come in an
-    order in which those that they lead to come before).
-
     Args:
         arc_begin: int64[S + 1].
         next_state: int32[A].
@@ -103,77 +100,94 @@ def next_labels(
         is_final: bool[S].
         end: label of the end, which comes next where a state is final.
     """
-    num_states = len(arc_begin) - 1
-    set_of = np.full(num_states, -1, np.int32)
-    begin = np.zeros(num_states + 1, np.int64)
-    can_back_off = np.zeros(num_states, np.bool_)
-    ranges = np.empty((num_states, 2), np.int32)
+    members, component_begin = _components(arc_begin, next_state, label)
+    set_of = np.full(len(arc_begin) - 1, -1, np.int32)
+    begin = np.zeros(len(component_begin), np.int64)
+    can_back_off = np.zeros(len(component_begin), np.bool_)
+    ranges = np.empty((len(set_of), 2), np.int32)
     num_sets = 0
-    order = np.full(num_states, -1, np.int32)  # in which states are met
-    lowest = np.empty(num_states, np.int32)
-    at = arc_begin[:-1].copy()
-    path, open_states = np.empty(num_states, np.int32), np.empty(num_states, np.int32)
-    num_met, num_open = 0, 0
-    for root in range(num_states):
-        if order[root] >= 0:
-            continue
-        depth = 1
-        path[0] = root
-        while depth > 0:
-            state = path[depth - 1]
-            if order[state] < 0:
-                order[state] = lowest[state] = num_met
-                num_met += 1
-                open_states[num_open] = state
-                num_open += 1
-            if at[state] < arc_begin[state + 1]:
-                arc = at[state]
-                at[state] += 1
-                to = next_state[arc]
-                if label[arc] != NOTHING or set_of[to] >= 0:
-                    continue
-                if order[to] < 0:
-                    path[depth] = to
-                    depth += 1
-                else:
-                    lowest[state] = min(lowest[state], order[to])
-                continue
-            depth -= 1
-            if depth > 0:
-                above = path[depth - 1]
-                lowest[above] = min(lowest[above], lowest[state])
-            if lowest[state] < order[state]:
-                continue
-            first = num_open - 1  # of the component
-            while open_states[first] != state:
-                first -= 1
-            members = open_states[first:num_open]
-            num_open = first
-            found, backs_off, same = _gather(
-                members,
-                (arc_begin, next_state, label),
-                (set_of, begin, ranges, can_back_off),
-                is_final,
-                end,
-            )
-            if same < 0:
-                same = num_sets
-                used = begin[num_sets]
-                ranges = _with_rows(ranges, used + len(found))
-                for r in range(len(found)):
-                    ranges[used + r, 0] = found[r, 0]
-                    ranges[used + r, 1] = found[r, 1]
-                begin[num_sets + 1] = used + len(found)
-                can_back_off[num_sets] = backs_off
-                num_sets += 1
-            for member in members:
-                set_of[member] = same
+    for component in range(len(component_begin) - 1):
+        states = members[component_begin[component] : component_begin[component + 1]]
+        rows, backs_off, same = _gather(
+            states,
+            (arc_begin, next_state, label),
+            (set_of, begin, ranges, can_back_off),
+            is_final,
+            end,
+        )
+        if same < 0:
+            same = num_sets
+            used = begin[num_sets]
+            ranges = _with_rows(ranges, used + len(rows))
+            for r in range(len(rows)):
+                ranges[used + r, 0], ranges[used + r, 1] = rows[r, 0], rows[r, 1]
+            begin[num_sets + 1] = used + len(rows)
+            can_back_off[num_sets] = backs_off
+            num_sets += 1
+        for state in states:
+            set_of[state] = same
     return Reachable(
         set_of,
         begin[: num_sets + 1].copy(),
         ranges[: begin[num_sets]].copy(),
         can_back_off[:num_sets].copy(),
     )
+
+
+@njit(cache=True, nogil=True)
+def _components(
+    arc_begin: np.ndarray, next_state: np.ndarray, label: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the states of each cycle of arcs without labels; others are by themselves.
+
+    Those that arcs without labels lead to come first (Tarjan's algorithm, with a stack
+    of its own).
+
+    Returns:
+        (int32[S], states by component; int64[components + 1], where each begins).
+    """
+    num_states = len(arc_begin) - 1
+    members = np.empty(num_states, np.int32)
+    begin, num_components = np.zeros(num_states + 1, np.int64), 0
+    order = np.full(num_states, -1, np.int32)  # in which states are met
+    lowest = np.empty(num_states, np.int32)  # met first, of those that lead back here
+    is_open = np.zeros(num_states, np.bool_)
+    at = arc_begin[:-1].copy()
+    path, opened = np.empty(num_states, np.int32), np.empty(num_states, np.int32)
+    num_met, num_open = 0, 0
+    for root in range(num_states):
+        depth = 0
+        if order[root] < 0:
+            path[0], depth = root, 1
+        while depth > 0:
+            state = path[depth - 1]
+            if order[state] < 0:
+                order[state] = lowest[state] = num_met
+                num_met += 1
+                opened[num_open], is_open[state] = state, True
+                num_open += 1
+            if at[state] < arc_begin[state + 1]:
+                to = next_state[at[state]]
+                if label[at[state]] == NOTHING and order[to] < 0:
+                    path[depth] = to
+                    depth += 1
+                    continue
+                if label[at[state]] == NOTHING and is_open[to]:
+                    lowest[state] = min(lowest[state], lowest[to])
+                at[state] += 1
+                continue
+            depth -= 1
+            if lowest[state] == order[state]:
+                first = num_open
+                while is_open[state]:  # it was opened before the others
+                    num_open -= 1
+                    is_open[opened[num_open]] = False
+                begin[num_components + 1] = begin[num_components] + first - num_open
+                members[begin[num_components] : begin[num_components + 1]] = opened[
+                    num_open:first
+                ]
+                num_components += 1
+    return members, begin[: num_components + 1]
 
 
 @njit(cache=True, nogil=True)
