@@ -125,14 +125,15 @@ def _measure(
     answers.put(
         {
             "seconds": round(time.process_time() - began, 1),
-            "peak_gb": _peak_gb(),
+            "peak_gb": peak_gb(),
             "states": graph.num_states,
             "arcs": graph.num_arcs,
         }
     )
 
 
-def _peak_gb() -> float:
+def peak_gb() -> float:
+    """Return the peak memory of this process."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
 
 
