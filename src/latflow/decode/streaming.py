@@ -123,14 +123,15 @@ class Engine:
             return self.graph.current()
 
     @contextmanager
-    def scratch(self, graph: PackedGraph) -> Iterator[list[tokens.Scratch]]:
+    def scratch(self) -> Iterator[list[tokens.Scratch]]:
         """Yield a scratch; in a list, since a larger one may replace it.
 
         Serials outlive a composed graph: none of the next one's tokens has them.
         """
         with self._lock:
             found = self._scratches.pop() if self._scratches else None
-        holder = [found or tokens.new_scratch(len(graph.packed.states) - 1)]
+        num_states = len(self.current_graph().packed.states) - 1
+        holder = [found or tokens.new_scratch(num_states)]
         try:
             yield holder
         except UserError:  # said between two frames
@@ -182,7 +183,7 @@ class Session:
         self._graph = engine.current_graph()
         self._tracer = tracing.PathTracer(self._graph)
         store = engine.stores.take()
-        with engine.scratch(self._graph) as holder:
+        with engine.scratch() as holder:
             store, holder[0] = passing.begin(
                 self._graph.packed, store, holder[0], self._limits
             )
@@ -217,7 +218,7 @@ class Session:
         store, engine = self._open_store(), self._engine
         rows = np.ascontiguousarray(log_likes, np.float32)
         self._check(rows)
-        with self._dropping(), engine.scratch(self._graph) as holder:
+        with self._dropping(), engine.scratch() as holder:
             done = 0
             while done < len(rows):
                 frames = int(store.counts[tokens.FRAMES])
