@@ -36,6 +36,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst import openfst
+from latflow.fst.ngram import read_ngram
 from latflow.fst.openfst import ARC, STATE, Header
 from latflow.jit import njit
 
@@ -277,6 +278,11 @@ class Graph:
         header = openfst.read_header(buffer, at, name=name)
         if header.fst_type == "vector":
             states, arcs, end = openfst.read_vector(buffer, header, name=name)
+        elif header.fst_type == "ngram":
+            states, arcs, end = read_ngram(buffer, header, name=name)
+        elif header.fst_type == "olabel_lookahead":
+            begin = openfst.begin_of_contained(buffer, header, name)
+            return cls._parse(buffer, begin, name)
         else:
             states, arcs, end = openfst.read_const(buffer, header, begin=at, name=name)
             if not arcs["weight"].flags.aligned and end - at <= COPY_BELOW_BYTES:

@@ -1,5 +1,7 @@
 """OpenFst's binary files, byte by byte: headers, `const` and `vector` bodies.
 
+`latflow.fst.ngram` and `latflow.fst.lookahead` read two types more.
+
 A file is a header (magic number, FST type, arc type, version, flags, property bits,
 start state, numbers of states and arcs), then symbol tables if the flags say so, then
 the body. All numbers are little-endian.
@@ -25,10 +27,12 @@ from latflow.jit import njit
 
 FST_MAGIC = 2125659606
 SYMBOLS_MAGIC = 2125658996
+ADD_ON_MAGIC = 446681434
 ALIGNMENT = 16  # bytes, of the two arrays of an aligned file
 HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS, IS_ALIGNED = 1, 2, 4
 CONST_VERSION, ALIGNED_CONST_VERSION, VECTOR_VERSION = 2, 1, 2
 ARC_TYPE = "standard"
+TYPES = ("const", "vector", "ngram", "olabel_lookahead")
 
 #: A state of a `const` file; `final` is +inf where the state is not final.
 STATE = np.dtype(
@@ -56,13 +60,14 @@ class Header:
     """The head of an OpenFst file.
 
     Attributes:
-        fst_type: `const` or `vector`.
+        fst_type: `const`, `vector`, `ngram` or `olabel_lookahead`.
         version: of the body's layout.
         flags: sum of HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS, IS_ALIGNED.
         properties: OpenFst's property bits.
         start: start state, -1 if the FST is empty.
         num_states: S.
-        num_arcs: A; `vector` files leave it 0.
+        num_arcs: A; `const` files alone tell it.
+        symbols: byte of the stream at which symbol tables begin, if there are any.
         body: byte of the stream at which the body begins (before padding).
     """
 
@@ -73,6 +78,7 @@ class Header:
     start: int
     num_states: int
     num_arcs: int
+    symbols: int = 0
     body: int = 0
 
     @property
@@ -82,24 +88,25 @@ class Header:
         return is_old or bool(self.flags & IS_ALIGNED)
 
 
-def _refuse(what: str, name: Name) -> NoReturn:
+def refuse(what: str, name: Name) -> NoReturn:
+    """Raise the error of a faulty file."""
     raise UserError(what, file=name, remedy="make the graph again")
 
 
-def _take(buffer: memoryview, at: int, layout: str, name: Name) -> tuple:
+def take(buffer: memoryview, at: int, layout: str, name: Name) -> tuple:
     """Unpack numbers at a byte position."""
     try:
         return struct.unpack_from(layout, buffer, at)
     except struct.error:
-        _refuse("the FST is truncated", name)
+        refuse("the FST is truncated", name)
 
 
 def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
     """Read a length and that many characters; returns the byte behind them too."""
-    (length,) = _take(buffer, at, "<i", name)
+    (length,) = take(buffer, at, "<i", name)
     end = at + 4 + length
     if length < 0 or end > len(buffer):
-        _refuse("the FST is truncated", name)
+        refuse("the FST is truncated", name)
     return bytes(buffer[at + 4 : end]).decode("utf-8", "replace"), end
 
 
@@ -118,38 +125,62 @@ def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header
 
     Raises:
         UserError: this is no FST, is truncated, or has arcs of another type than
-            `standard` or a layout other than `const` and `vector`.
+            `standard` or a type that is not read.
     """
-    if len(buffer) - at < 4 or _take(buffer, at, "<i", name)[0] != FST_MAGIC:
-        _refuse("not an OpenFst file", name)
+    if len(buffer) - at < 4 or take(buffer, at, "<i", name)[0] != FST_MAGIC:
+        refuse("not an OpenFst file", name)
     fst_type, at = _take_string(buffer, at + 4, name)
     arc_type, at = _take_string(buffer, at, name)
     if arc_type != ARC_TYPE:
-        _refuse(f"an FST with arcs of type {arc_type}, not {ARC_TYPE}", name)
-    if fst_type not in {"const", "vector"}:
-        _refuse(f"an FST of type {fst_type}, neither const nor vector", name)
-    version, flags, properties, start, states, arcs = _take(buffer, at, "<iiQqqq", name)
+        refuse(f"an FST with arcs of type {arc_type}, not {ARC_TYPE}", name)
+    if fst_type not in TYPES:
+        refuse(f"an FST of type {fst_type}, none of {', '.join(TYPES)}", name)
+    version, flags, properties, start, states, arcs = take(buffer, at, "<iiQqqq", name)
     at += struct.calcsize("<iiQqqq")
-    header = Header(fst_type, version, flags, properties, start, states, arcs)
+    header = Header(fst_type, version, flags, properties, start, states, arcs, at)
     for flag in (HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS):
         if flags & flag:
-            at = _skip_symbols(buffer, at, name)
-    if states < 0 or arcs < 0 or not -1 <= start < max(states, 1):
-        _refuse("the header of the FST is garbled", name)
+            _, at = read_symbols(buffer, at, name=name)
+    is_counted = (
+        fst_type != "olabel_lookahead"
+    )  # it has the header of another FST in it
+    garbled = states < 0 or arcs < 0 or not -1 <= start < max(states, 1)
+    if garbled and is_counted:
+        refuse("the header of the FST is garbled", name)
     return replace(header, body=at)
 
 
-def _skip_symbols(buffer: memoryview, at: int, name: Name) -> int:
-    """Step over a binary symbol table."""
-    if _take(buffer, at, "<i", name)[0] != SYMBOLS_MAGIC:
-        _refuse("the symbol table in the FST is garbled", name)
+def read_symbols(
+    buffer: memoryview, at: int, *, name: Name = None
+) -> tuple[dict[str, int], int]:
+    """Read the symbol table that begins at a byte.
+
+    Returns:
+        (the ids by their symbols, the byte behind the table).
+
+    Raises:
+        UserError: it is no table, or cut, or has a symbol twice.
+    """
+    if take(buffer, at, "<i", name)[0] != SYMBOLS_MAGIC:
+        refuse("the symbol table in the FST is garbled", name)
     _, at = _take_string(buffer, at + 4, name)
-    _, size = _take(buffer, at, "<qq", name)
+    _, size = take(buffer, at, "<qq", name)
     at += 16
+    found: dict[str, int] = {}
     for _ in range(size):
-        _, at = _take_string(buffer, at, name)
+        symbol, at = _take_string(buffer, at, name)
+        (found[symbol],) = take(buffer, at, "<q", name)
         at += 8
-    return at
+    if len(found) != size:
+        refuse("the symbol table in the FST has a symbol twice", name)
+    return found, at
+
+
+def begin_of_contained(buffer: memoryview, header: Header, name: Name = None) -> int:
+    """Return the byte at which the FST in an `olabel_lookahead` file begins."""
+    if take(buffer, header.body, "<i", name)[0] != ADD_ON_MAGIC:
+        refuse("the FST of type olabel_lookahead is garbled", name)
+    return header.body + 4
 
 
 def write_header(stream: BinaryIO, header: Header) -> int:
@@ -201,7 +232,7 @@ def read_const(
             at += padding(at - begin)
         end = at + dtype.itemsize * count
         if end > len(buffer):
-            _refuse("the FST is truncated", name)
+            refuse("the FST is truncated", name)
         arrays.append(np.frombuffer(buffer, dtype, count, at))
         at = end
     return arrays[0], arrays[1], at
@@ -219,7 +250,7 @@ def read_vector(
     words = np.frombuffer(buffer, "<i4", num_words, header.body).copy()
     num_arcs, used = _measure_vector(words, header.num_states)
     if num_arcs < 0:
-        _refuse("the FST is truncated", name)
+        refuse("the FST is truncated", name)
     states = np.empty(header.num_states, STATE)
     arcs = np.empty(num_arcs, ARC)
     _split_vector(

@@ -175,6 +175,17 @@ class KaldiReader(BufferedBytes):
         self.expect("[")
         return self._integers(self.take_until(b"]"))
 
+    def int_pairs(self) -> np.ndarray:
+        """Return pairs of integers, int32[N, 2] (Kaldi's `WriteIntegerPairVector`)."""
+        if self.binary:
+            self._width(4)
+            return self._raw("<i4", 2 * self._count()).reshape(-1, 2)
+        self.expect("[")
+        numbers = self._integers(self.take_until(b"]").replace(b",", b" "))
+        if len(numbers) % 2:
+            self.fail("a number without its pair")
+        return numbers.reshape(-1, 2)
+
     def int_line(self) -> np.ndarray:
         """Return the integers on the rest of this line, int32[N].
 

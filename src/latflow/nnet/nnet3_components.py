@@ -17,15 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.nnet.nnet3_file import (
-    REMEDY,
-    TYPES,
-    Component,
-    Nnet3File,
-    Node,
-    Part,
-    Term,
-)
+from latflow.nnet.nnet3_affine import AFFINE, time_offsets
+from latflow.nnet.nnet3_file import Nnet3File, Node, Part, Term
 from latflow.nnet.nnet3_operations import (
     FRAME,
     Affine,
@@ -38,7 +31,9 @@ from latflow.nnet.nnet3_operations import (
     put_together,
     readers_of,
 )
+from latflow.nnet.nnet3_tokens import COMPUTED, Component
 
+REMEDY = "import a network of cnn, tdnn and tdnnf layers"
 _INPUT, _IVECTOR, _OUTPUT = "input", "ivector", "output"
 _WHOLE = ((Term(_INPUT),), (Term(_IVECTOR),))
 _FAR = 1000  # frames that no layer looks away
@@ -176,8 +171,8 @@ class _Builder:
         """Return the operation of a component on what its node reads."""
         component = self._file.components[node.component]
         what, dim = _what(node, component, operation)
-        if component.type == "TdnnComponent":
-            offsets = component.values["TimeOffsets"].tolist()
+        offsets = time_offsets(component)
+        if offsets is not None:
             operation = _spliced(operation, offsets)
             self._check_offsets(node, operation)
         size, wanted = self._size(operation), dim
@@ -246,15 +241,24 @@ def _spliced(operation: Operation, offsets: list[int]) -> Operation:
 def _what(node: Node, component: Component, operation: Operation) -> tuple[What, int]:
     """Return what a component does, and the size of its result (-1: wrong)."""
     kind, values = component.type, component.values
+    if kind not in COMPUTED:
+        raise _refuse(node.name, component.name, f"{kind} is read, and not computed")
     if values.get("Dim", operation.dim) != operation.dim:
         return Join(), -1
-    if "LinearParams" in TYPES[kind] or "Params" in TYPES[kind]:
-        return _affine(component)
+    if kind in AFFINE:
+        try:
+            return AFFINE[kind](component)
+        except ValueError as error:
+            raise _refuse(node.name, component.name, str(error)) from None
     if kind == "BatchNormComponent":
         return _batch_norm(node, component)
     scale, offset = _scale_and_offset(component)
     if len(scale):
-        return Normalization.plain(scale, offset), len(scale)
+        if len(scale) != len(offset) or operation.dim % len(scale):
+            return Join(), -1
+        times = operation.dim // len(scale)
+        what = Normalization.plain(np.tile(scale, times), np.tile(offset, times))
+        return what, operation.dim
     function = _FUNCTIONS.get(kind)
     return Join() if function is None else Function(function), values.get("Dim", -1)
 
@@ -262,27 +266,26 @@ def _what(node: Node, component: Component, operation: Operation) -> tuple[What,
 def _scale_and_offset(component: Component) -> tuple[np.ndarray, np.ndarray]:
     """Return what a component multiplies by and adds; empty: it is none of these."""
     kind, values = component.type, component.values
-    scale = values["Scales"] if kind == "FixedScaleComponent" else np.zeros(0)
-    if kind == "FixedBiasComponent":
-        return np.ones_like(values["Bias"]), values["Bias"]
-    if kind == "DropoutComponent" and values["DropoutProportion"]:
+    if kind == "FixedScaleComponent":
+        scale = values["Scales"]
+    elif kind.endswith("PerElementScaleComponent"):
+        scale = values["Params"]
+    elif kind == "BackpropTruncationComponent" and values.get("Scale", 1.0) != 1.0:
+        scale = np.full(values["Dim"], values["Scale"], np.float32)
+    elif kind == "DropoutComponent" and values["DropoutProportion"]:
         # Kaldi scales in recognition, not in training.
         rate = values["DropoutProportion"]
         scale = np.full(values["Dim"], 1.0 - rate, np.float32)
+    elif kind == "FixedBiasComponent":
+        return np.ones_like(values["Bias"]), values["Bias"]
+    elif kind == "PerElementOffsetComponent":
+        return np.ones_like(values["Offsets"]), values["Offsets"]
+    elif kind == "ScaleAndOffsetComponent":
+        scale, offset = values["Scales"], values["Offsets"]
+        return scale, offset
+    else:
+        scale = np.zeros(0)
     return scale, np.zeros_like(scale)
-
-
-def _affine(component: Component) -> tuple[What, int]:
-    """Return an affine map; its columns are checked by the caller."""
-    values = component.values
-    matrix = values["Params" if "Params" in values else "LinearParams"]
-    bias = values.get("BiasParams")
-    if bias is not None and len(bias) not in {len(matrix), 0}:
-        return Affine(matrix, None), -1
-    if bias is not None and not np.any(bias):
-        bias = None
-    semi = bool(values.get("OrthonormalConstraint", 0.0)) and bias is None
-    return Affine(matrix, bias, semi_orthogonal=semi), len(matrix)
 
 
 def _batch_norm(node: Node, component: Component) -> tuple[What, int]:

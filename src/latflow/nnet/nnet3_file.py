@@ -1,32 +1,26 @@
 """Kaldi's nnet3 as it stands in a file: nodes, their descriptors, and components.
 
-The file has lines for the nodes of the network, an empty line, and the components, each
-a list of tokens with values. Values of tokens that tell of training alone are read
-over.
+The file has lines for the nodes of the network, an empty line, and the components
+(`latflow.nnet.nnet3_tokens`).
 
 A descriptor is read as what it means: pieces side by side (`Append`), each a sum of
 nodes, shifted in time and scaled; or at one time whatever the frame, as i-vectors are
 (`ReplaceIndex(ivector, t, 0)`).
 
 Source: Kaldi `nnet3/nnet-nnet.cc` (`Read`), `nnet3/nnet-descriptor.cc`,
-`nnet3/nnet-component-itf.cc`, `nnet3/am-nnet-simple.cc` and
-`nnet3/nnet-{simple,tdnn,normalize,general}-component.cc`.
+`nnet3/am-nnet-simple.cc`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from latflow.errors import UserError
 from latflow.kaldi.io import KaldiReader
+from latflow.nnet.nnet3_tokens import Component, read_component
 
-REMEDY = "import a network of tdnn and tdnnf layers"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORD = re.compile(r"[(),]|[^\s(),]+")
 _VALUES = re.compile(r"([a-z][a-z-]*)=(.*?)(?=\s+[a-z][a-z-]*=|\s*$)")
@@ -51,15 +45,6 @@ class Term:
 
 
 Part = tuple[Term, ...]
-
-
-@dataclass(frozen=True)
-class Component:
-    """A component: its class in Kaldi, and its values by their tokens."""
-
-    name: str
-    type: str
-    values: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,7 @@ def read_nnet3(reader: KaldiReader) -> Nnet3File:
         name = reader.token()
         if name in components:
             reader.fail(f"component {name} stands twice")
-        components[name] = _component(reader, name, nodes)
+        components[name] = read_component(reader, name)
     reader.expect("</Nnet3>")
     _read_end(reader)
     for node in nodes.values():
@@ -145,6 +130,7 @@ def _text(reader: KaldiReader, raw: bytes) -> str:
 
 
 def _node(reader: KaldiReader, line: str) -> Node:
+    """Read the line of a node."""
     kind, _, rest = line.partition(" ")
     values = dict(_VALUES.findall(rest))
     name = values.get("name", "")
@@ -284,113 +270,3 @@ def _number(word: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"'{word[:40]}' is no scale")
     return value
-
-
-# -- components ----------------------------------------------------------------------
-
-
-def _component(reader: KaldiReader, name: str, nodes: Mapping[str, Node]) -> Component:
-    opening = reader.token()
-    kind = opening.removeprefix("<").removesuffix(">")
-    if kind not in TYPES:
-        users = [node.name for node in nodes.values() if node.component == name]
-        where = f"node {users[0]}, component {name}" if users else f"component {name}"
-        raise UserError(f"{where}: {kind[:60]} is not read", remedy=REMEDY)
-    values: dict[str, Any] = {}
-    while (token := reader.token()) != f"</{kind}>":
-        read = _READ.get(token)
-        if read is None:
-            reader.fail(f"component {name}: the token '{token[:40]}' is not known")
-        values[token[1:-1]] = read(reader)
-    needed = [token for token in TYPES[kind] if token not in values]
-    if needed:
-        reader.fail(f"component {name}: <{needed[0]}> is missing")
-    for token in TYPES[kind]:
-        _check_finite(reader, name, token, values[token])
-    return Component(name, kind, values)
-
-
-def _check_finite(reader: KaldiReader, name: str, token: str, value: Any) -> None:
-    """Refuse NaN and infinite numbers."""
-    if not np.all(np.isfinite(value)):
-        reader.fail(f"component {name}: <{token}> has numbers that are not finite")
-
-
-def _flag(reader: KaldiReader) -> bool:
-    """Return a truth value; a token that has none behind it is true."""
-    word = reader.peek_token()
-    if word.startswith("<"):
-        return True
-    found = reader.take(1).decode("latin-1") if reader.binary else reader.token()
-    if found not in {"T", "F"}:
-        reader.fail(f"found '{found[:40]}' where T or F is expected")
-    return found == "T"
-
-
-def _two(read: Callable[[KaldiReader], Any]) -> Callable[[KaldiReader], Any]:
-    return lambda reader: (read(reader), read(reader))
-
-
-#: How the value behind a token is read, whatever the component.
-_READ: dict[str, Callable[[KaldiReader], Any]] = {
-    **dict.fromkeys(
-        (
-            "<ActiveScalingCount>", "<Alpha>", "<BackpropScale>", "<Count>",
-            "<DropoutProportion>", "<Epsilon>", "<L2Regularize>", "<LearningRate>",
-            "<LearningRateFactor>", "<MaxChange>", "<MaxChangePerSample>",
-            "<MaxChangeScaleStats>", "<NumDimsProcessed>", "<NumDimsSelfRepaired>",
-            "<NumSamplesHistory>", "<OrthonormalConstraint>", "<SelfRepairScale>",
-            "<SelfRepairLowerThreshold>", "<SelfRepairUpperThreshold>",
-            "<SpecAugmentMaxProportion>", "<TargetRms>", "<UpdateCount>",
-            "<ZeroedProportion>",
-        ),
-        KaldiReader.float32,
-    ),
-    **dict.fromkeys(
-        (
-            "<BlockDim>", "<Dim>", "<RankIn>", "<RankOut>", "<SpecAugmentMaxRegions>",
-            "<TimeMaskMaxFrames>", "<TimePeriod>", "<UpdatePeriod>",
-        ),
-        KaldiReader.int32,
-    ),
-    **dict.fromkeys(
-        (
-            "<Continuous>", "<DropoutPerFrame>", "<IsGradient>", "<TestMode>",
-            "<UseNaturalGradient>",
-        ),
-        _flag,
-    ),
-    **dict.fromkeys(
-        (
-            "<Bias>", "<BiasParams>", "<DerivAvg>", "<OderivRms>", "<Scales>",
-            "<StatsMean>", "<StatsVar>", "<ValueAvg>",
-        ),
-        KaldiReader.float_vector,
-    ),
-    **dict.fromkeys(("<LinearParams>", "<Params>"), KaldiReader.float_matrix),
-    "<TimeOffsets>": KaldiReader.int_vector,
-    "<AlphaInOut>": _two(KaldiReader.float32),
-    "<RankInOut>": _two(KaldiReader.int32),
-}  # fmt: skip
-
-#: Classes of components, and the tokens whose values are needed.
-TYPES: dict[str, tuple[str, ...]] = {
-    "AffineComponent": ("LinearParams", "BiasParams"),
-    "NaturalGradientAffineComponent": ("LinearParams", "BiasParams"),
-    "FixedAffineComponent": ("LinearParams", "BiasParams"),
-    "LinearComponent": ("Params",),
-    "TdnnComponent": ("TimeOffsets", "LinearParams", "BiasParams"),
-    "FixedScaleComponent": ("Scales",),
-    "FixedBiasComponent": ("Bias",),
-    "BatchNormComponent": (
-        "Dim", "Epsilon", "TargetRms", "Count", "StatsMean", "StatsVar",
-    ),
-    "RectifiedLinearComponent": ("Dim",),
-    "SigmoidComponent": ("Dim",),
-    "TanhComponent": ("Dim",),
-    "LogSoftmaxComponent": ("Dim",),
-    "NoOpComponent": ("Dim",),
-    "DropoutComponent": ("Dim", "DropoutProportion"),
-    "GeneralDropoutComponent": ("Dim",),
-    "SpecAugmentTimeMaskComponent": ("Dim",),
-}  # fmt: skip

@@ -21,8 +21,8 @@ from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.graph import DATA
 from latflow.nnet.network import Network
-from latflow.nnet.nnet3_components import operations_of
-from latflow.nnet.nnet3_file import REMEDY, Nnet3File, Part, Term
+from latflow.nnet.nnet3_components import REMEDY, operations_of
+from latflow.nnet.nnet3_file import Nnet3File, Part, Term
 from latflow.nnet.nnet3_operations import (
     FRAME,
     Affine,
