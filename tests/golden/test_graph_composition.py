@@ -7,11 +7,14 @@ import pytest
 from reference.graphs import add_transition_probs, canonical, read_graphs
 from reference.training_graph import compile_training_graph
 
+from latflow.decode.decoder import LatticeDecoder, load_graph
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model, make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.graphs.sentences import let_sentences_follow
 from latflow.graphs.training import TrainingGraphCompiler
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import best_path
 from latflow.parallel import in_order, worker_pool
 
 SYSTEMS = ["mono", "tri1"]
@@ -70,6 +73,32 @@ def test_stage_lets_sentences_follow(golden, tmp_path):
     assert canonical(ours) == canonical(let_sentences_follow(kaldi))
     assert ours.num_arcs > kaldi.num_arcs
     assert json.loads((tmp_path / "HCLG.json").read_text())["sentences"] == "several"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hcl_and_g_have_the_costs_of_kaldis_graph(golden, tmp_path, seed):
+    folder = golden / "gmm/tri1"
+    make_graph(
+        *(golden / "lang", golden / "lang/G.fst", folder, tmp_path / "HCLG.fst"),
+        options=GraphOptions(),
+        composition="lookahead",
+    )
+    facts = json.loads((tmp_path / "HCLG.json").read_text())
+    assert facts["composition"] == "lookahead"
+    parts = load_graph(tmp_path / "HCLG.fst", Lang.load(golden / "lang"))
+    kaldi = Graph.load(golden / "graph/HCLG_tri1.fst")
+    pdfs = load_model(folder)[1].pdf
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(scale=3.0, size=(80, pdfs.max() + 1)).astype(np.float32)
+    found = []
+    for graph in (parts, kaldi):
+        decoder = LatticeDecoder(graph, pdfs, beam=60.0, max_active=10**6)
+        lattice = decoder.decode(scores, acoustic_scale=1.0).lattice
+        found.append(best_path(lattice))
+    ours, theirs = found
+    assert ours.words.tolist() == theirs.words.tolist()
+    assert ours.graph_cost == pytest.approx(theirs.graph_cost, abs=2e-3)
+    assert ours.acoustic_cost == pytest.approx(theirs.acoustic_cost, abs=2e-3)
 
 
 def test_training_graphs_are_those_of_compile_train_graphs(

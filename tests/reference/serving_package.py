@@ -99,14 +99,15 @@ class Digits:
             "sample_rate": RATE,
             **changes,
         }
-        parts = PackageFiles(
-            model_dir=self.root / ("nnet" if is_network else "gmm") / system,
-            graph=self.root / "graph/HCLG.fst",
-            lang_dir=self.root / "lang",
-            scales=scales or self.root / "scales.json",
+        parts = {
+            "model_dir": self.root / ("nnet" if is_network else "gmm") / system,
+            "graph": self.root / "graph/HCLG.fst",
+            "lang_dir": self.root / "lang",
+            "scales": scales or self.root / "scales.json",
             **(files or {}),
-        )
-        write_package(parts, Path(out), options=PackageOptions(**given))
+        }
+        options = PackageOptions(**given)
+        write_package(PackageFiles(**parts), Path(out), options=options)
         return Path(out)
 
 

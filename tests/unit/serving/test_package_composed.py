@@ -1,0 +1,40 @@
+"""A package whose graph is composed while it is searched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference.serving_package import words_of
+
+from latflow.graphs.hclg import make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.serving.package import Model
+
+
+@pytest.fixture(scope="module")
+def models(digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("composed")
+    graph = folder / "HCLG.fst"
+    make_graph(
+        *(digits.root / "lang", digits.root / "G.fst", digits.root / "gmm/mono", graph),
+        options=GraphOptions(),
+        composition="lookahead",
+    )
+    composed = digits.package(folder / "composed", files={"graph": graph})
+    return Model.load(digits.package(folder / "whole")), Model.load(composed)
+
+
+def test_words_are_those_of_a_whole_graph(models, digits):
+    whole, composed = models
+    for utterance in digits.audio:
+        samples = digits.samples(utterance)
+        assert words_of(composed, samples) == words_of(whole, samples)
+
+
+def test_partial_results_have_words(models, digits):
+    _, composed = models
+    utterance = next(iter(digits.audio))
+    samples = np.asarray(digits.samples(utterance))
+    with composed.session() as session:
+        session.accept(samples)
+        assert session.partial().split()
