@@ -139,7 +139,9 @@ def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header
     for flag in (HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS):
         if flags & flag:
             _, at = read_symbols(buffer, at, name=name)
-    is_counted = fst_type != "olabel_lookahead"  # it has the header of another FST in it
+    is_counted = (
+        fst_type != "olabel_lookahead"
+    )  # it has the header of another FST in it
     garbled = states < 0 or arcs < 0 or not -1 <= start < max(states, 1)
     if garbled and is_counted:
         refuse("the header of the FST is garbled", name)
