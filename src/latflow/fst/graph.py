@@ -23,7 +23,7 @@ import ctypes
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -300,8 +300,16 @@ class Graph:
         Raises:
             UserError: the disk is full.
         """
+        self.save_all([self], path, is_aligned=is_aligned)
+
+    @staticmethod
+    def save_all(
+        graphs: Sequence[Graph], path: str | Path, *, is_aligned: bool = False
+    ) -> None:
+        """Write FSTs one behind the other, for `load_all`; see `save`."""
         with atomic_output(path) as temporary, temporary.open("wb") as stream:
-            self.write(stream, is_aligned=is_aligned)
+            for graph in graphs:
+                graph.write(stream, is_aligned=is_aligned)
 
     def write(self, stream: BinaryIO, *, is_aligned: bool = False) -> None:
         """Write a `const` FST to a stream, perhaps behind another; see `save`."""

@@ -61,6 +61,7 @@ from latflow.lang.directory import Lang, check_language, check_phone_table, chec
 from latflow.ledger import Ledger
 from latflow.logs import progress
 
+_MAKE_AGAIN = "make the graph again with this model and this lang directory"
 _CHECK_STATES = 1 << 16  # states looked at together, to keep temporary arrays small
 
 
@@ -419,7 +420,20 @@ def check_graph(
         UserError: a label is no transition-id of the model or no word, the graph is
             empty, or its self-loops are not the model's.
     """
-    remedy = "make the graph again with this model and this lang directory"
+    check_labels(graph, model, lang, path)
+    check_self_loops(graph, model, path)
+
+
+def check_labels(
+    graph: Graph, model: TransitionModel, lang: Lang, path: str | Path
+) -> None:
+    """Refuse a graph with labels that model or language have not.
+
+    Raises:
+        UserError: a label is no transition-id of the model or no word, or the graph is
+            empty.
+    """
+    remedy = _MAKE_AGAIN
     highest = int(np.max(graph.ilabel, initial=0))
     if highest == 0:
         raise UserError("the graph is empty", file=path, remedy=remedy)
@@ -438,6 +452,14 @@ def check_graph(
             remedy=remedy,
         )
 
+
+def check_self_loops(graph: Graph, model: TransitionModel, path: str | Path) -> None:
+    """Refuse a graph, or the HCL of one, whose self-loops are not the model's.
+
+    Raises:
+        UserError: a self-loop of the model leads to another state, or another
+            transition does not.
+    """
     for first in range(0, graph.num_states, _CHECK_STATES):
         last = min(first + _CHECK_STATES, graph.num_states)
         begin = graph.arc_begin[first : last + 1]
@@ -449,5 +471,5 @@ def check_graph(
             raise UserError(
                 "the self-loops of the graph are not those of the model",
                 file=path,
-                remedy=remedy,
+                remedy=_MAKE_AGAIN,
             )

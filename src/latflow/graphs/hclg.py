@@ -22,7 +22,7 @@ from typing import Any
 import kaldifst
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, write_json
+from latflow.files import write_json
 from latflow.fst.graph import Graph
 from latflow.fst.minimize import minimize_encoded
 from latflow.fst.optimize import (
@@ -319,9 +319,7 @@ def save_graph(
     Raises:
         UserError: the disk is full.
     """
-    with atomic_output(path) as temporary, temporary.open("wb") as stream:
-        for part in parts:
-            part.write(stream, is_aligned=True)
+    Graph.save_all(parts, path, is_aligned=True)
     known = {
         "states": sum(part.num_states for part in parts),
         "arcs": sum(part.num_arcs for part in parts),

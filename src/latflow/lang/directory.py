@@ -408,8 +408,20 @@ def check_words(path: str | Path, lang: Lang) -> None:
         UserError: a word is missing in one of the two, or has another id.
     """
     if Path(path).is_file():
-        ours = lang.folder / "words.txt"
-        _compare(Path(path), "word", read_symbols(path), ours, lang.word_ids)
+        check_word_ids(read_symbols(path), path, lang)
+
+
+def check_word_ids(words: Mapping[str, int], path: str | Path, lang: Lang) -> None:
+    """Refuse other words than those of the language.
+
+    Args:
+        words: ids of the words of a graph.
+        path: where they come from.
+
+    Raises:
+        UserError: a word is missing in one of the two, or has another id.
+    """
+    _compare(Path(path), "word", words, lang.folder / "words.txt", lang.word_ids)
 
 
 def _compare(
