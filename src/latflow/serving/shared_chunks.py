@@ -11,8 +11,8 @@ each, and answers that they are there:
 A chunk lies in one of the memory's slots; one that is too large for a slot, a whole
 segment, in pages behind them, which are given back when its scores have come.
 
-Public: `Memory`, `Mapped`, `SharedView`, `Request`, `Answer`, `Records`, `packed`,
-`URGENT`, `USUAL`, `ALONE`, `Door`, `Hello`, `bytes_of`, `hang_up`.
+Public: `CAN_SHARE`, `Memory`, `Mapped`, `SharedView`, `Request`, `Answer`, `Records`,
+`packed`, `URGENT`, `USUAL`, `ALONE`, `Door`, `Hello`, `bytes_of`, `hang_up`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import numpy as np
 
 from latflow.errors import UserError
 
+#: Whether the system has memory without a name (Linux).
+CAN_SHARE = hasattr(os, "memfd_create")
 _ALIGNMENT = 64
 _RECEIVED = 1 << 16  # bytes that are taken of a channel at a time
 _Record = TypeVar("_Record", bound=tuple[int, ...])
