@@ -53,8 +53,8 @@ def without_linux(*command, folder=None):
     return done.stdout
 
 
-def latflow(*arguments, folder=None):
-    return without_linux("-m", "latflow.cli.main", *arguments, folder=folder)
+def latflow(*arguments):
+    return without_linux("-m", "latflow.cli.main", *arguments)
 
 
 def test_what_the_tests_take_away_has_gone():
@@ -76,7 +76,7 @@ def test_whole_job_is_planned(repository):
 
 
 def test_speech_is_transcribed(tmp_path):
-    digits = make_digits(tmp_path / "digits")
+    digits = make_digits(tmp_path)
     package = digits.package(tmp_path / "package")
     texts = tmp_path / "texts"
     latflow("transcribe", package, *digits.audio.values(), "--out", texts)
@@ -88,17 +88,19 @@ def test_speech_is_transcribed(tmp_path):
 
 def test_recordings_are_aligned(tmp_path):
     (tmp_path / "lexicon.txt").write_text("".join(f"{x}\n" for x in lexicon_lines()))
-    utterances = [
-        Utterance(
-            text=("wash the red cup", "sing to the cat")[number % 2], rate=150,
-            pitch=50, lead_s=0.2, tail_s=0.2, peak_db=-3.0, snr_db=30.0,
-            noise_key=[number], path=str(tmp_path / f"corpus/m1/{number:02}.flac"),
-        )
-        for number in range(12)
-    ]  # fmt: skip
-    (tmp_path / "corpus/m1").mkdir(parents=True)
-    for one in utterances:
-        Path(one.path).with_suffix(".txt").write_text(one.text)
+    folder = tmp_path / "corpus/m1"
+    folder.mkdir(parents=True)
+    utterances = []
+    for number in range(12):
+        text = ("wash the red cup", "sing to the cat")[number % 2]
+        path = folder / f"{number:02}.flac"
+        path.with_suffix(".txt").write_text(text)
+        utterances.append(
+            Utterance(
+                text=text, rate=150, pitch=50, lead_s=0.2, tail_s=0.2, peak_db=-3.0,
+                snr_db=30.0, noise_key=[number], path=str(path),
+            )
+        )  # fmt: skip
     job = {"voice": "en-us+m1", "seed": 1, "sample_rate": 16000}
     speak_job({**job, "utterances": utterances})
     given = [tmp_path / name for name in ("corpus", "lexicon.txt", "out")]
