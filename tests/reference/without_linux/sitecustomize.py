@@ -64,7 +64,7 @@ def take_kinds() -> None:
             raise ValueError("current limit exceeds maximum limit")
         limit(kind, limits)
 
-    def socketpair(family=None, type=socket.SOCK_STREAM, proto=0):  # noqa: A002
+    def socketpair(family=None, type=socket.SOCK_STREAM, proto=0):
         if type == socket.SOCK_SEQPACKET:
             raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
         return pair(family, type, proto)
