@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CORES ?= $(shell nproc)
+CORES ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 CORPORA ?= ../shared/corpora
 TRITON ?= ../triton-env
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -18,7 +18,7 @@ help:  ## list the targets
 env: $(VENV)/.ready  ## the Python environment, from the lock file
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 13) else "latflow needs Python 3.11 or 3.12: set PYTHON=<path to it>")'
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else "latflow needs Python 3.11 to 3.14: set PYTHON=<path to it>")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .

@@ -22,7 +22,7 @@ chmod +x "$folder/g++20"
 echo "Building Horovod $version (about four minutes on two cores)"
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1
 export HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
-export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="-j$(nproc)" CXX="$folder/g++20"
+export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="-j$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)" CXX="$folder/g++20"
 export PATH="$(dirname "$python"):$PATH"  # the environment's cmake
 if ! "$python" -m pip install --quiet --no-build-isolation --no-deps "horovod==$version" \
   >"$folder/log" 2>&1; then

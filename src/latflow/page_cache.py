@@ -7,6 +7,8 @@ longest ago, out of the process and out of the page cache. So values never depen
 Linux keeps to this on local and network file systems; pages of `tmpfs` are the file
 itself, and leave the process alone.
 
+macOS drops them from the process alone.
+
 Source: madvise(2), posix_fadvise(2).
 """
 
@@ -144,7 +146,8 @@ class _MappedFile:
 
     def read_ahead(self, begin: int, end: int) -> None:
         """Begin to read pages, without waiting for them."""
-        self._advise(begin, end, os.POSIX_FADV_WILLNEED)
+        start = begin * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, start, end * mmap.PAGESIZE - start)
 
     def drop(self, begin: int, end: int) -> None:
         """Let pages go: out of the process, and out of the page cache."""
@@ -153,8 +156,7 @@ class _MappedFile:
         start = first * mmap.PAGESIZE
         length = last * mmap.PAGESIZE - start
         self._map.madvise(mmap.MADV_DONTNEED, start, length)
-        self._advise(begin, end, os.POSIX_FADV_DONTNEED)
-
-    def _advise(self, begin: int, end: int, advice: int) -> None:
-        start, length = begin * mmap.PAGESIZE, (end - begin) * mmap.PAGESIZE
-        os.posix_fadvise(self._file, self._skipped + start, length, advice)
+        if hasattr(os, "posix_fadvise"):
+            start, length = begin * mmap.PAGESIZE, (end - begin) * mmap.PAGESIZE
+            place = self._skipped + start
+            os.posix_fadvise(self._file, place, length, os.POSIX_FADV_DONTNEED)

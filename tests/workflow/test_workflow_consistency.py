@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from reference.rules import read_rules
 
 from latflow.report.cost_figures import Work, packaged_figures
@@ -77,9 +78,46 @@ def test_the_plan_knows_every_rule(rules):
 
 def locked(repository):
     """Versions of the lock file by lower-case name."""
-    lines = (repository / "requirements.lock").read_text().splitlines()
-    pairs = (line.lower().split("==") for line in lines if "==" in line)
+    lines = (repository / "requirements.lock").read_text().lower().splitlines()
+    pairs = (line.split(";")[0].split("==") for line in lines)
     return {name.replace("_", "-"): version for name, version in pairs}
+
+
+SYSTEMS = {"linux": "Linux", "darwin": "Darwin"}
+# Torch's own, which its builds for CPUs do not have.
+OF_TORCH = re.compile(r"nvidia-|cuda-|triton$")
+
+
+@pytest.mark.parametrize("platform", SYSTEMS)
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_lock_file_has_all_that_its_packages_need(repository, python, platform):
+    """As the packages that are installed here tell it of another Python and system."""
+    other = {
+        "python_version": python, "python_full_version": f"{python}.0", "extra": "",
+        "sys_platform": platform, "platform_system": SYSTEMS[platform],
+    }  # fmt: skip
+
+    def needed(lines):
+        requirements = map(Requirement, lines)
+        return {
+            plain(one.name): one
+            for one in requirements
+            if one.marker is None or one.marker.evaluate(other)
+        }
+
+    present = needed((repository / "requirements.lock").read_text().splitlines())
+    versions = {name: str(one.specifier)[2:] for name, one in present.items()}
+    missing = set()
+    for name in versions:
+        try:
+            lines = metadata.requires(name) or ()
+        except metadata.PackageNotFoundError:
+            continue  # of other Pythons
+        for required, one in needed(lines).items():
+            is_there = required in versions and versions[required] in one.specifier
+            if not is_there and not OF_TORCH.match(required):
+                missing.add(f"{name}: {one}")
+    assert not missing
 
 
 def test_conda_environments_use_the_locked_versions(repository):

@@ -5,8 +5,10 @@ Outputs are empty files, which Snakemake was told to take for those of its jobs.
 
 import copy
 import json
+import os
 import re
 import shutil
+import time
 
 import pytest
 import yaml
@@ -33,7 +35,10 @@ class Run:
 
     def __init__(self, repository, folder):
         self.folder = folder
-        self._snakefile = repository / "Snakefile"
+        self.installed = folder / "installed"
+        for name in ("workflow", "config", "profiles", "envs"):
+            shutil.copytree(repository / name, self.installed / name)
+        self._snakefile = shutil.copy(repository / "Snakefile", self.installed)
         shutil.copytree(repository / "tests/e2e", folder / "tests/e2e")
         noise = folder / "noise/rain.wav"
         noise.parent.mkdir()
@@ -109,6 +114,14 @@ def test_free_options_of_trainings_make_no_job_old(run, config):
     config["decode"]["rescore"]["lstm"]["lm"]["checkpoint_minutes"] = 3
     config["corpus"]["simulated"]["noisy"]["cache_mb"] = 100
     run.write(config)
+    assert run.planned() == set()
+
+
+def test_the_same_installed_again_makes_no_job_old(run, config):
+    run.write(config)
+    later = time.time() + 60
+    for path in run.installed.rglob("*"):
+        os.utime(path, (later, later))
     assert run.planned() == set()
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from latflow.corpus.options import FolderSource
@@ -28,21 +29,33 @@ def is_audio_name(name: str) -> bool:
     return suffix in AUDIO_SUFFIXES and not name.startswith(".")
 
 
-def transcripts_digest(source: FolderSource) -> str:
+def transcripts_digest(
+    source: FolderSource, content: Callable[[Path, os.stat_result], str]
+) -> str:
     """Return a digest that changes when audio or transcripts of the folder do.
 
-    Of names, sizes and times of change; contents are not read.
+    Transcripts count by their contents, audio, too much to read, by size and time.
+
+    Args:
+        source: of the folder.
+        content: gives a digest of a file's content.
     """
     digest = hashlib.sha256()
     top = Path(os.path.abspath(source.path))
     for folder, names in folders(top):
         for name in names:
-            if is_audio_name(name) or transcript_suffix(name, source):
-                path = folder / name
-                facts = path.stat() if path.exists() else None  # a link to nothing
-                told = f"{facts.st_size} {facts.st_mtime_ns}" if facts else "missing"
-                line = f"{path.relative_to(top)} {told}\n"
-                digest.update(line.encode("utf-8", "surrogateescape"))
+            path = folder / name
+            is_text = transcript_suffix(name, source) is not None
+            if not (is_text or is_audio_name(name)):
+                continue
+            told = "missing"  # a link to nothing, or a file that may not be read
+            with suppress(OSError):
+                facts = path.stat()
+                told = f"{facts.st_size} {facts.st_mtime_ns}"
+                if is_text:
+                    told = content(path, facts)
+            line = f"{path.relative_to(top)} {told}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 

@@ -21,6 +21,7 @@ import resource
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -66,11 +67,17 @@ class _Input:
         return self._at
 
 
+def _limit(kind: int, most: int) -> None:
+    """Limit what this process may take, where the system can (macOS: no addresses)."""
+    with suppress(OSError, ValueError):
+        resource.setrlimit(kind, (most, most))
+
+
 def main() -> None:
     """Decode the file; all that goes wrong with it is a record."""
     folder, form = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, _MEMORY)
+    _limit(resource.RLIMIT_CORE, 0)
     sys.path.append(folder)
     av: Any = import_module("av")
     av.logging.set_level(None)

@@ -26,6 +26,8 @@ import numpy as np
 
 from latflow.errors import UserError
 
+#: Whether the system has memory without a name (Linux).
+CAN_SHARE = hasattr(os, "memfd_create")
 _ALIGNMENT = 64
 _RECEIVED = 1 << 16  # bytes that are taken of a channel at a time
 _Record = TypeVar("_Record", bound=tuple[int, ...])

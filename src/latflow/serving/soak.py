@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from latflow.errors import UserError
 from latflow.serving.clients import ClientError, Server, VoskServer
@@ -25,7 +25,6 @@ from latflow.serving.load_test import Clock, Utterance, run_load, with_server
 from latflow.serving.options import LoadOptions
 
 _SAMPLES_A_MINUTE = 12  # of the server's memory
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 Fault = Callable[
     [VoskServer, Utterance, np.random.Generator], Coroutine[Any, Any, None]
 ]
@@ -135,18 +134,17 @@ def megabytes(process: int) -> float:
     Raises:
         UserError: there is no such process.
     """
-    pages, is_there = 0, False
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # one that has ended meanwhile
-            parent = int(
-                folder.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
-            )
-            if process in {int(folder.name), parent}:
-                pages += int(folder.joinpath("statm").read_text().split()[1])
-                is_there |= process == int(folder.name)
-    if not is_there:
-        raise UserError(f"no process {process}", remedy="give that of the server")
-    return pages * _PAGE / 1e6
+    try:
+        server = psutil.Process(process)
+        size = server.memory_info().rss
+        children = server.children()
+    except psutil.NoSuchProcess:
+        remedy = "give that of the server"
+        raise UserError(f"no process {process}", remedy=remedy) from None
+    for child in children:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            size += child.memory_info().rss
+    return size / 1e6
 
 
 def slope_of(memory: Sequence[tuple[float, float]]) -> float | None:

@@ -42,7 +42,7 @@ from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer
 from latflow.serving.service import RefusedError, Service
-from latflow.serving.shared_chunks import Door
+from latflow.serving.shared_chunks import CAN_SHARE, Door
 from latflow.serving.shared_scorer import SharedScorer
 
 log = logging.getLogger("latflow")
@@ -138,9 +138,11 @@ def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
 
 
 def _check(options: ServerOptions) -> None:
-    """Refuse files of the options that cannot be used."""
+    """Refuse options that cannot be used."""
     _read_token(options)
     _tls(options)
+    if options.scorer == "on" and not CAN_SHARE:
+        raise UserError("a scorer needs Linux", remedy="serve with --scorer off")
 
 
 def _tls(options: ServerOptions) -> ssl.SSLContext | None:
@@ -274,8 +276,10 @@ def service_of(
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of cores that this process may use; all of macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _shared_scorer(

@@ -49,7 +49,7 @@ RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 _POLL = 0.05
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
 
 log = logging.getLogger(__name__)
 
@@ -307,14 +307,18 @@ def _start(
     return subprocess.Popen(
         command,
         env=dict(environment),
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the kernel
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - one call of the kernel
     )
 
 
-def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends (Linux)."""
-    if _LIBC is not None:
-        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have the kernel send a signal to this process when its parent ends (Linux).
+
+    Args:
+        number: of the signal.
+    """
+    if _PRCTL is not None:
+        _PRCTL(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
 
 
 @contextmanager

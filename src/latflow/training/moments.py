@@ -6,11 +6,14 @@ import math
 import os
 import tempfile
 from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 
 from latflow.errors import UserError
 from latflow.nnet.normalization import Normalizer
+
+_BLOCK = 1 << 20  # bytes that are written at a time
 
 
 class Moments:
@@ -62,7 +65,7 @@ def _temporary(shape: tuple[int, ...]) -> np.ndarray:
     """
     with tempfile.TemporaryFile(prefix="latflow-moments-") as stream:
         try:
-            os.posix_fallocate(stream.fileno(), 0, 4 * math.prod(shape))
+            _take_room(stream, 4 * math.prod(shape))
         except OSError as error:
             raise UserError(
                 f"no room for the means of utterances ({error.strerror})",
@@ -70,3 +73,13 @@ def _temporary(shape: tuple[int, ...]) -> np.ndarray:
                 remedy="free space there, or set TMPDIR to a larger disk",
             ) from error
         return np.memmap(stream, np.float32, "r+", shape=shape)
+
+
+def _take_room(stream: BinaryIO, size: int) -> None:
+    """Make an empty file so many zeros long, which are on the disk."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(stream.fileno(), 0, size)
+        return
+    for start in range(0, size, _BLOCK):
+        stream.write(bytes(min(_BLOCK, size - start)))
+    stream.flush()

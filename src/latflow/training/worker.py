@@ -6,7 +6,6 @@ goes on; 1 failed. What did not finish is told in `job.json.rank<k>.json`.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -30,9 +29,12 @@ from latflow.training.distributed import (
     HorovodBackend,
     open_backend,
 )
-from latflow.training.launch import RESUME_STATUS, done_path, report_path
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
+from latflow.training.launch import (
+    RESUME_STATUS,
+    done_path,
+    end_with_parent,
+    report_path,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _work(argv: Sequence[str], rank: int) -> int:
     """Do what a rank does; returns the exit status."""
-    _die_with_launcher()
+    end_with_parent(signal.SIGKILL)  # at once
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     job, name = Path(argv[0]), argv[1]
     described = json.loads(job.read_text(encoding="utf-8"))
@@ -139,13 +141,6 @@ def _report(job: Path, rank: int, status: int, error: str) -> None:
     told = {"rank": rank, "status": status, "error": error, "time": time.time()}
     with atomic_output(report_path(job, rank)) as temporary:
         temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
-
-
-def _die_with_launcher() -> None:
-    """Have the kernel end this process at once when its launcher is killed."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from latflow.errors import UserError
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
 from latflow.training.data_options import MixingDraws
+from latflow.workflow.contents import Contents
 from latflow.workflow.experiment import Experiment
 
 
@@ -130,10 +131,15 @@ class Sets:
         return not isinstance(source, Hdf5Source)
 
     def source_digest(self, split: str) -> str:
-        """Return a digest of folders' files, too many to be named as inputs."""
+        """Return folders with digests of their files, too many to be inputs."""
         parts = _single(self.sources[split])
         folders = [part for part in parts if isinstance(part, FolderSource)]
-        return " ".join(map(transcripts_digest, folders))
+        if not folders:
+            return ""
+        contents = Contents()
+        told = [f"{one.path} {transcripts_digest(one, contents)}" for one in folders]
+        contents.save()
+        return " ".join(told)
 
 
 def simulation_files(options: SimulationOptions | MixingDraws | None) -> list[str]:

@@ -19,9 +19,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 from snakemake.scheduling.job_scheduler import JobScheduler
 
 _EXIT: Any = JobScheduler.exit_gracefully  # Snakemake's own
@@ -83,20 +83,16 @@ def end_jobs(process: int) -> list[int]:
 
 def _jobs_of(process: int, session: int) -> Iterator[int]:
     """Yield the processes below one that are no shells, of its session."""
-    for child in _children(process):
-        with contextlib.suppress(OSError):
-            if os.getsid(child) != session:
-                continue
-            if Path(f"/proc/{child}/comm").read_text().strip() in _SHELLS:
-                yield from _jobs_of(child, session)
+    with contextlib.suppress(psutil.Error, OSError):  # they may end meanwhile
+        for child in psutil.Process(process).children():
+            yield from _job_or_below(child, session)
+
+
+def _job_or_below(child: psutil.Process, session: int) -> Iterator[int]:
+    """Yield a process of a session, or what is below it if it is a shell."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if os.getsid(child.pid) == session:
+            if child.name() in _SHELLS:
+                yield from _jobs_of(child.pid, session)
             else:
-                yield child
-
-
-def _children(process: int) -> list[int]:
-    """Return the processes that all threads of a process have started (Linux)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for path in Path(f"/proc/{process}/task").glob("*/children"):
-            found += map(int, path.read_text().split())
-    return found
+                yield child.pid

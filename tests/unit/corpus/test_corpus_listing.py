@@ -17,6 +17,7 @@ from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.textgrid import Interval, read_tiers, textgrid
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
+from latflow.workflow.contents import Contents
 from latflow.workflow.survey import Survey, survey_source
 
 HOW = {"seed": 1, "threads": 1, "max_skipped_fraction": 1.0}
@@ -195,11 +196,15 @@ def test_names_find_each_other_in_any_normal_form(tmp_path, audio, text):
 
 def test_digest_follows_the_files_of_the_folder(folder):
     source = FolderSource(path=str(folder))
-    before = transcripts_digest(source)
+    before = transcripts_digest(source, Contents())
     (folder / "notes.pdf").write_text("of no interest")
-    assert transcripts_digest(source) == before
+    text = (folder / "ann/one.txt").read_bytes()
+    (folder / "ann/one.txt").unlink()
+    assert transcripts_digest(source, Contents()) != before
+    (folder / "ann/one.txt").write_bytes(text)
+    assert transcripts_digest(source, Contents()) == before
     (folder / "ann/one.txt").write_text("something else")
-    assert transcripts_digest(source) != before
+    assert transcripts_digest(source, Contents()) != before
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "tsv.gz"])
@@ -275,12 +280,12 @@ def test_links_to_nothing_and_upwards_are_no_traceback(folder):
     (folder / "up").symlink_to(folder, target_is_directory=True)
     (folder / "lost.wav").symlink_to(folder / "nothing.wav")
     (folder / "lost.txt").write_text("one")
-    digest = transcripts_digest(source)
+    digest = transcripts_digest(source, Contents())
     with Listing() as listing:
         list_folder(source, listing)
         assert [file.id for file in listing.files] == sorted([*before, "lost"])
     soundfile.write(folder / "nothing.wav", np.zeros(800), 8000)
-    assert transcripts_digest(source) != digest
+    assert transcripts_digest(source, Contents()) != digest
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import asyncio
 import csv
 import json
 import os
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -275,6 +277,17 @@ def test_the_slope_of_memory_is_of_the_later_time():
     memory = [(t, 100.0 + (50 if t < 20 else 0) + t / 36) for t in range(100)]
     assert slope_of(memory) == pytest.approx(100.0)
     assert slope_of(memory[:2]) is None
+
+
+def test_memory_of_children_counts():
+    hold = "import sys; held = bytearray(64 << 20); print(); sys.stdin.read()"
+    alone = megabytes(os.getpid())
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold], **pipes) as child:
+        child.stdout.readline()
+        assert 64 < megabytes(child.pid) < 128
+        assert 50 < megabytes(os.getpid()) - alone < 150
+        child.stdin.close()
 
 
 def test_memory_of_no_process_is_refused():

@@ -22,8 +22,9 @@ from reference.serving_server import PATIENCE
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 from websockets.sync.client import connect
 
+from latflow.errors import UserError
 from latflow.serving import workers
-from latflow.serving.options import ServerOptions
+from latflow.serving.options import ServerOptions, SessionOptions
 
 EOF = '{"eof" : 1}'
 
@@ -190,3 +191,16 @@ def test_the_machine_chooses_what_is_not_told(
     monkeypatch.setattr(workers, "num_cores", lambda: 16)
     found = workers.settled(ServerOptions(**given), has_network=has_network)
     assert (found.device, found.scorer, found.workers) == expected
+
+
+def test_a_scorer_is_refused_where_memory_cannot_be_shared(monkeypatch, package):
+    monkeypatch.setattr(workers, "CAN_SHARE", False)
+    with pytest.raises(UserError, match="a scorer needs Linux"):
+        workers.serve([package], ServerOptions(scorer="on"), SessionOptions())
+
+
+def test_all_cores_count_where_a_process_has_no_affinity(monkeypatch):
+    assert workers.num_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert workers.num_cores() == 7

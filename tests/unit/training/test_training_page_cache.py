@@ -109,6 +109,17 @@ def test_batches_are_the_same_bits(data: Path, kind: str) -> None:
     assert everything.take_statistics()["cache"]["held"] == 1
 
 
+def test_batches_are_the_same_bits_without_calls_of_linux(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = bits(source(data, "mean_variance"))
+    for name in ("posix_fadvise", "posix_fallocate"):
+        monkeypatch.delattr(os, name)
+    cached = source(data, "mean_variance", cache_mb=BUDGET_MB)
+    assert bits(cached) == expected
+    assert cached.take_statistics()["cache"]["dropped_mb"] > 8
+
+
 def test_pages_stay_within_the_budget(data: Path) -> None:
     """Of 13 MB, 2 MB and what a batch and page faults add; without it, all."""
     file = data / "frames" / "frames.npy"
