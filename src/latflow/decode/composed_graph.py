@@ -107,6 +107,7 @@ class ComposedGraph:
             *(np.isfinite(hcl.final), last),
         )
         lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
+        listed = _listed(lm)
         self._parts = Parts(
             *(packed.states, packed.arcs),
             *read_only(
@@ -117,7 +118,7 @@ class ComposedGraph:
             packed.final,
             *read_only(*reachable),
             lm,
-            *read_only(_least(lm), np.array([last], np.int64)),
+            *read_only(listed, _least(lm, listed), np.array([last], np.int64)),
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
@@ -217,11 +218,18 @@ def _relabelled(lm: LmArrays, label: np.ndarray) -> LmArrays:
     )
 
 
-def _least(lm: LmArrays) -> np.ndarray:
+def _listed(lm: LmArrays) -> np.ndarray:
+    """Return the least cost of the arcs of each state of G, float32[S]; inf: none."""
+    listed = np.full(len(lm.backoff_state), np.inf, np.float32)
+    has_arcs = np.flatnonzero(np.diff(lm.arc_begin))
+    if len(has_arcs):
+        listed[has_arcs] = np.minimum.reduceat(lm.cost, lm.arc_begin[has_arcs])
+    return listed
+
+
+def _least(lm: LmArrays, listed: np.ndarray) -> np.ndarray:
     """Return the least cost of what may follow each state of G, float32[S]."""
-    least = np.full(len(lm.backoff_state), np.inf, np.float32)
-    source = np.repeat(np.arange(len(least)), np.diff(lm.arc_begin))
-    np.minimum.at(least, source, lm.cost)
+    least = listed.copy()
     backs_off = lm.backoff_state >= 0
     shorter = lm.backoff_state[backs_off]
     while True:  # as often as the longest history is long

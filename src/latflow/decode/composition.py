@@ -65,7 +65,8 @@ class Parts(NamedTuple):
         ranges: int32[ranges, 2], first and last label.
         can_back_off: bool[sets].
         lm: G; labels as in `label`, and `end`.
-        least: float32[G's states], least cost of what can follow, backing off included.
+        listed: float32[G's states], least cost of the arcs of each state.
+        least: float32[G's states], likewise, backing off included.
         end: int64[1], the label that ends an utterance.
     """
 
@@ -80,6 +81,7 @@ class Parts(NamedTuple):
     ranges: np.ndarray
     can_back_off: np.ndarray
     lm: LmArrays
+    listed: np.ndarray
     least: np.ndarray
     end: np.ndarray
 
@@ -167,7 +169,7 @@ def _no_composition() -> Composition:
         read_only(np.zeros((0, 2), np.int32))[0],
         none[np.dtype(np.bool_)],
         LmArrays(longs, ints, floats, ints, ints, floats),
-        *(floats, longs),
+        *(floats, floats, longs),
     )
     return make_composition(parts, 0, 0)
 
@@ -316,11 +318,14 @@ def _intern(graph: Composition, part: int, history: int) -> int:
     while graph.slots[slot]:
         pair = graph.slots[slot] - 1
         if graph.keys[pair] == key:
-            return pair if graph.potential[pair] < np.inf else _DEAD
+            return pair
         slot = (slot + np.uint64(1)) & mask
-    pair = add_pair(graph, part, history, potential_of(graph, part, history))
+    potential = potential_of(graph, part, history)
+    if potential == np.inf:  # sooner found out again than looked up in a larger table
+        return _DEAD
+    pair = add_pair(graph, part, history, potential)
     graph.slots[slot] = pair + 1
-    return pair if graph.potential[pair] < np.inf else _DEAD
+    return pair
 
 
 @njit(cache=True, nogil=True)
@@ -347,7 +352,13 @@ def potential_of(graph: Composition, part: int, history: int) -> float:
     if graph.parts.can_back_off[labels] and shorter >= 0:
         least = lm.backoff_cost[history] + graph.parts.least[shorter]
     at, last = lm.arc_begin[history], lm.arc_begin[history + 1]
-    for r in range(graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]):
+    begin, end = graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]
+    if at < last and end == begin + 1:
+        low, high = graph.parts.ranges[begin, 0], graph.parts.ranges[begin, 1]
+        if low <= lm.label[at] and lm.label[last - 1] <= high:
+            # All of G's arcs: so behind most words. They can be all words there are.
+            return np.float32(min(least, graph.parts.listed[history]))
+    for r in range(begin, end):
         if at == last:
             break
         at = _first_from(lm.label, at, last, graph.parts.ranges[r, 0])
