@@ -1,4 +1,4 @@
-"""OpenFst's `olabel_lookahead` files: a `const` FST, and the words that a state leads to.
+"""OpenFst's `olabel_lookahead` files: a `const` FST, and the words behind its states.
 
 The words of such an FST are numbered so that those that can come next from a state are
 few intervals of numbers: a composition with a grammar goes on only where the grammar
@@ -83,7 +83,7 @@ _HEAD = 3  # numbers before the intervals: the final label, how many states (two
 
 @njit(cache=True, nogil=True)
 def _intervals(words: np.ndarray, num_states: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrays of `Reach`; its `begin` ends with -1 if the words do not suffice.
+    """Return the arrays of `Reach`; `begin` ends with -1 if the words do not suffice.
 
     Of each state there are the number of intervals (two words), the intervals, and the
     number of labels in them.

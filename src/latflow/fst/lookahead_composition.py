@@ -325,7 +325,7 @@ def _slot(slots: np.ndarray, states: np.ndarray, move: np.ndarray) -> int:
         ):
             break
         at = (at + 1) & mask
-    return at
+    return int(at)
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,8 @@ the body. All numbers are little-endian.
 * `vector`: state after state: final weight (float32), number of arcs (int64), arcs.
 
 Public: `Header`, `read_header`, `write_header`, `read_const`, `read_vector`,
-`read_symbols`, `begin_of_contained`, `vector_words`, `take`, `refuse`, the record types `STATE` and `ARC`.
+`read_symbols`, `begin_of_contained`, `vector_words`, `take`, `refuse`, the record types
+`STATE` and `ARC`.
 
 Source: OpenFst `fst.cc` (FstHeader), `const-fst.h`, `vector-fst.h`, `symbol-table.cc`.
 """
