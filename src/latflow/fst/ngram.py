@@ -20,6 +20,7 @@ Source: OpenFst `extensions/ngram/ngram-fst.h`, `bitmap-index.h`; Sorensen, Alla
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,19 @@ from latflow.jit import njit
 
 _VERSION = 4
 _START = 1  # the state behind the beginning of a sentence, in all such files
+
+
+class _Body(NamedTuple):
+    """The arrays of a body: bits as words of 64, words, costs."""
+
+    tree: np.ndarray
+    futures: np.ndarray
+    finals: np.ndarray
+    words: np.ndarray
+    future_words: np.ndarray
+    backoff: np.ndarray
+    final_costs: np.ndarray
+    costs: np.ndarray
 
 
 def read_ngram(
@@ -61,11 +75,11 @@ def read_ngram(
             refuse("the FST is truncated", name)
         arrays.append(np.frombuffer(buffer, dtype, size, at).copy())
         at = end
-    tree, futures, finals, *values = arrays
+    body = _Body(*arrays)
     states = np.empty(num_states, STATE)
     arcs = np.empty(num_futures + num_states - 1, ARC)
-    links = _tree(tree, num_states)
-    if links[0, 0] < 0 or not _fill(futures, finals, *values, links, states, arcs):
+    links = _tree(body.tree, num_states)
+    if links[0, 0] < 0 or not _fill(body, links, states, arcs):
         refuse("the n-gram model in the FST is garbled", name)
     return states, arcs, at + 4  # one cost more than there are futures
 
@@ -139,32 +153,21 @@ def _target(
 
 
 @njit(cache=True, nogil=True)
-def _fill(
-    futures: np.ndarray,
-    finals: np.ndarray,
-    words: np.ndarray,
-    future_words: np.ndarray,
-    backoff: np.ndarray,
-    final_costs: np.ndarray,
-    costs: np.ndarray,
-    links: np.ndarray,
-    states: np.ndarray,
-    arcs: np.ndarray,
-) -> bool:
+def _fill(body: _Body, links: np.ndarray, states: np.ndarray, arcs: np.ndarray) -> bool:
     """Fill states and arcs; tell whether the counts are those of the bits."""
-    num_states, num_futures = len(states), len(future_words)
+    num_states, num_futures = len(states), len(body.future_words)
     context = np.empty(num_states, np.int32)
     future, final, arc, at = 0, 0, 0, 1
     for state in range(num_states):
         depth, node = 0, state
         while node:
-            context[depth] = words[node]
+            context[depth] = body.words[node]
             node, depth = links[node, 0], depth + 1
         context[:depth] = context[:depth][::-1].copy()
-        is_final = _is_set(finals, state)
-        if is_final and final == len(final_costs):
+        is_final = _is_set(body.finals, state)
+        if is_final and final == len(body.final_costs):
             return False
-        states[state]["final"] = final_costs[final] if is_final else np.inf
+        states[state]["final"] = body.final_costs[final] if is_final else np.inf
         final += is_final
         states[state]["first_arc"] = arc
         has_backoff = state > 0
@@ -172,17 +175,17 @@ def _fill(
         states[state]["num_output_epsilons"] = has_backoff
         if has_backoff:
             arcs[arc]["ilabel"] = arcs[arc]["olabel"] = 0
-            arcs[arc]["weight"] = backoff[state]
+            arcs[arc]["weight"] = body.backoff[state]
             arcs[arc]["next_state"] = links[state, 0]
             arc += 1
-        while at < num_futures + num_states + 1 and _is_set(futures, at):
+        while at < num_futures + num_states + 1 and _is_set(body.futures, at):
             if future == num_futures:
                 return False
-            word = future_words[future]
+            word = body.future_words[future]
             arcs[arc]["ilabel"] = arcs[arc]["olabel"] = word
-            arcs[arc]["weight"] = costs[future]
-            arcs[arc]["next_state"] = _target(links, words, context, depth, word)
+            arcs[arc]["weight"] = body.costs[future]
+            arcs[arc]["next_state"] = _target(links, body.words, context, depth, word)
             future, arc, at = future + 1, arc + 1, at + 1
         states[state]["num_arcs"] = arc - states[state]["first_arc"]
         at += 1
-    return future == num_futures and final == len(final_costs)
+    return future == num_futures and final == len(body.final_costs)

