@@ -26,6 +26,6 @@ export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="-j$(nproc 2>/dev/null || getc
 export PATH="$(dirname "$python"):$PATH"  # the environment's cmake
 if ! "$python" -m pip install --quiet --no-build-isolation --no-deps "horovod==$version" \
   >"$folder/log" 2>&1; then
-  tail -n 15 "$folder/log"
+  grep -m 1 -A 3 'CMake Error' "$folder/log" || tail -n 15 "$folder/log"
   echo "Horovod not installed: its build failed (training runs with torch.distributed; tests of Horovod skip)"
 fi

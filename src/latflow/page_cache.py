@@ -5,9 +5,7 @@ processes share. A `PageBudget` keeps no copy of it: it tells the system which p
 are needed next (they are read in the background), and lets those go that were asked for
 longest ago, out of the process and out of the page cache. So values never depend on it.
 Linux keeps to this on local and network file systems; pages of `tmpfs` are the file
-itself, and leave the process alone.
-
-macOS drops them from the process alone.
+itself, and leave the process alone; so do all pages on macOS.
 
 Source: madvise(2), posix_fadvise(2).
 """

@@ -40,9 +40,9 @@ class Run:
             shutil.copytree(repository / name, self.installed / name)
         self._snakefile = shutil.copy(repository / "Snakefile", self.installed)
         shutil.copytree(repository / "tests/e2e", folder / "tests/e2e")
-        noise = folder / "noise/rain.wav"
+        self.noise = noise = folder / "noise/rain.wav"
         noise.parent.mkdir()
-        noise.touch()
+        noise.write_bytes(bytes(2 << 20))
         self.config = yaml.safe_load((folder / "tests/e2e/tiny.yaml").read_text())
         of = next(iter(self.config["corpus"]["test"]))
         noises = {"rain": {"type": "recorded", "files": str(noise.parent)}}
@@ -115,6 +115,19 @@ def test_free_options_of_trainings_make_no_job_old(run, config):
     config["corpus"]["simulated"]["noisy"]["cache_mb"] = 100
     run.write(config)
     assert run.planned() == set()
+
+
+def test_an_input_counts_by_its_content(run, config):
+    run.write(config)
+    later = time.time() + 60
+    os.utime(run.noise, (later, later))
+    assert run.planned() == set()
+    before = run.noise.read_bytes()
+    run.noise.write_bytes(before + b"1")
+    os.utime(run.noise, (later, later))
+    planned = run.planned()
+    run.noise.write_bytes(before)
+    assert "simulate_corpus" in planned
 
 
 def test_the_same_installed_again_makes_no_job_old(run, config):
