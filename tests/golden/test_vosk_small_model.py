@@ -8,7 +8,6 @@ other, and equal words mean equal scores. As in `test_vosk.py`, i-vectors are th
 Vosk takes, no phone is held for silence, and there is no dither.
 """
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -155,7 +154,7 @@ def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
 
 def test_the_package_is_one_to_serve(system):
     package = Model.load(system / "package/ko")
-    info = dataclasses.asdict(package.info.search)
-    assert (info["beam"], info["lattice_beam"], info["max_active"]) == (10.0, 2.0, 3000)
+    found = package.info.search
+    assert (found.beam, found.lattice_beam, found.max_active) == (10.0, 2.0, 3000)
     assert package.is_streaming
     assert package.sample_rate == RATE
