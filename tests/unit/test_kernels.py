@@ -12,7 +12,10 @@ from latflow import kernels
 from latflow.errors import UserError
 
 # Kernels that are compiled when they are called, and why.
+_RARE = "an import from Vosk, once for a model, takes minutes anyway"
 EXEMPT = {
+    ("latflow.fst.ngram", "_fill"): _RARE,
+    ("latflow.fst.ngram", "_tree"): _RARE,
     ("latflow.lattice.path_sums", "_log_sums"): "of lattices with extreme scores",
     ("latflow.lattice.path_sums", "_log_sums_to_end"): "no stage asks for `beta`",
 }

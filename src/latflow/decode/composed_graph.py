@@ -108,17 +108,28 @@ class ComposedGraph:
         )
         lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
         listed = _listed(lm)
+        label, transition_id, word = read_only(
+            labels[packed.origin], hcl.ilabel[packed.origin], words[packed.origin]
+        )
+        set_of, set_begin, ranges, can_back_off = read_only(*reachable)
+        listed, least, end_label = read_only(
+            listed, _least(lm, listed), np.array([last], np.int64)
+        )
         self._parts = Parts(
-            *(packed.states, packed.arcs),
-            *read_only(
-                labels[packed.origin],
-                hcl.ilabel[packed.origin],
-                words[packed.origin],
-            ),
+            packed.states,
+            packed.arcs,
+            label,
+            transition_id,
+            word,
             packed.final,
-            *read_only(*reachable),
+            set_of,
+            set_begin,
+            ranges,
+            can_back_off,
             lm,
-            *read_only(listed, _least(lm, listed), np.array([last], np.int64)),
+            listed,
+            least,
+            end_label,
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
@@ -147,8 +158,10 @@ class ComposedGraph:
         """
         made = make_composition(self._parts, *self._sizes)
         add_pair(made, *self._start, 0.0)
-        views = read_only(made.states, made.arcs, made.origin, made.final)
-        packed = SearchGraph(0, *views, self._has_cycle, made)
+        states, arcs, origin, final = read_only(
+            made.states, made.arcs, made.origin, made.final
+        )
+        packed = SearchGraph(0, states, arcs, origin, final, self._has_cycle, made)
         return PackedGraph(_Arcs(made.transition_id, made.word, made.weight), packed)
 
 

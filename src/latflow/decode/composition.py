@@ -329,7 +329,9 @@ def _intern(graph: Composition, part: int, history: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def add_pair(graph: Composition, part: int, history: int, potential: float) -> int:
+def add_pair(
+    graph: Composition, part: int, history: int, potential: np.floating | float
+) -> int:
     """Number a pair, without an entry in the table."""
     pair = graph.counts[PAIRS]
     graph.counts[PAIRS] = pair + 1
@@ -344,7 +346,7 @@ def add_pair(graph: Composition, part: int, history: int, potential: float) -> i
 
 
 @njit(cache=True, nogil=True)
-def potential_of(graph: Composition, part: int, history: int) -> float:
+def potential_of(graph: Composition, part: int, history: int) -> np.floating | float:
     """Return the least cost of what can come next; inf if nothing can."""
     lm, least = graph.parts.lm, np.inf
     labels = graph.parts.set_of[part]

@@ -227,10 +227,10 @@ def _gather(
                 rows[used, 0] = rows[used, 1] = label[arc]
                 used += 1
                 num_own += 1
-            elif set_of[next_state[arc]] >= 0 and set_of[next_state[arc]] != last_set:
-                last_set = set_of[next_state[arc]]
+            elif set_of[next_state[arc]] not in (-1, last_set):
+                last_set = int(set_of[next_state[arc]])
                 num_sets += 1
-                backs_off = backs_off or can_back_off[last_set]
+                backs_off = backs_off or bool(can_back_off[last_set])
                 for r in range(begin[last_set], begin[last_set + 1]):
                     rows = _with_rows(rows, used + 1)
                     rows[used, 0], rows[used, 1] = ranges[r, 0], ranges[r, 1]

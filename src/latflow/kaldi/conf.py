@@ -1,6 +1,6 @@
 """Kaldi's configuration files: lines of `--option=value`, and what they mean here.
 
-Source: Kaldi `util/parse-options.cc` (`ReadConfigFile`).
+Source: Kaldi `util/parse-options.cc` (`ReadConfigFile`, `NormalizeArgName`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 def read_conf_file(path: Path) -> dict[str, str]:
     """Read lines of `--option=value`; `#` begins a comment.
 
+    As in Kaldi's programs, `_` in a name counts as `-`, and capitals do not count.
+
     Raises:
         UserError: the file is missing, or a line is something else.
     """
@@ -32,7 +34,7 @@ def read_conf_file(path: Path) -> dict[str, str]:
         key, _, value = text.removeprefix("--").partition("=")
         if not text.startswith("--") or not key:
             raise UserError(f"line {number} is not --option=value", file=path)
-        found[key.strip()] = value.strip() or "true"
+        found[key.strip().lower().replace("_", "-")] = value.strip() or "true"
     return found
 
 

@@ -90,17 +90,16 @@ class VoskConf:
 
 @dataclass(frozen=True)
 class VoskFolder:
-    """Where the parts of a model are; files that may be missing are marked with (*).
+    """Where the parts of a model are, whether they are there or not.
 
     Attributes:
+        top: the folder.
         model: `final.mdl`.
         conf: folder of `mfcc.conf` or `fbank.conf`.
         model_conf: `model.conf`; None in the old layout.
-        graph: folder of the graph, its words (*) and `disambig_tid.int` (*).
-        phones: folder of `word_boundary.int` (*) and the like.
-        statistics: of online CMVN (*).
-        ivector: folder of the extractor (*).
-        rescore: folder of a second language model (*).
+        graph: folder of the graph, of `words.txt` and of `disambig_tid.int`.
+        phones: folder of `word_boundary.int` and the like.
+        statistics: of online CMVN.
     """
 
     top: Path

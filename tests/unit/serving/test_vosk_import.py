@@ -48,6 +48,11 @@ def test_what_is_not_said_is_as_kaldi_has_it(tmp_path):
     assert found.search.retry_beam_factor == SearchOptions().retry_beam_factor
 
 
+def test_names_of_options_are_read_as_kaldi_reads_them(tmp_path):
+    found = conf_of(tmp_path / "conf", "--allow_upsample=true\n--Num_Ceps=20\n")
+    assert found.front_end.num_ceps == 20
+
+
 def test_endpoint_rules_and_silence_are_taken_over(tmp_path, caplog):
     text = (
         f"{MODEL}--endpoint.silence-phones=1:2:10\n--beam=13\n--max-active=3000\n"
