@@ -73,7 +73,7 @@ def _compile_modules(modules: Sequence[str]) -> int:
             try:
                 kernel = getattr(importlib.import_module(module), function)
                 kernel.compile(tuple(_type_of(form) for form in arguments))
-            except (AttributeError, NumbaError, TypeError, ValueError):
+            except (AttributeError, IndexError, NumbaError, TypeError, ValueError):
                 failed += 1  # the source has changed; see the module's docstring
     return failed
 
