@@ -97,8 +97,8 @@ def test_hcl_and_g_have_the_costs_of_kaldis_graph(golden, tmp_path, seed):
         found.append(best_path(lattice))
     ours, theirs = found
     assert ours.words.tolist() == theirs.words.tolist()
-    assert ours.graph_cost == pytest.approx(theirs.graph_cost, abs=2e-3)
-    assert ours.acoustic_cost == pytest.approx(theirs.acoustic_cost, abs=2e-3)
+    assert ours.graph_cost == pytest.approx(theirs.graph_cost, abs=2e-2)
+    assert ours.acoustic_cost == pytest.approx(theirs.acoustic_cost, abs=2e-2)
 
 
 def test_training_graphs_are_those_of_compile_train_graphs(

@@ -168,7 +168,7 @@ class ComposedGraph:
 def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
     """Return HCL with arcs where G may back off, and their word.
 
-    They are loops at the start and at copies of the states that words lead to: there a
+    They lead from copies of the start and of the states that words lead to: there a
     path has come with a word, and backs off before anything else.
     """
     back_off = int(hcl.olabel.max(initial=0)) + 1
@@ -180,9 +180,9 @@ def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
     first = np.array(hcl.arcs)
     first["next_state"][is_word] = copy_of[hcl.next_state[is_word]]
     is_copied = copy_of[source] >= 0
-    loops = np.zeros(len(ends), ARC)
-    loops["olabel"], loops["next_state"] = back_off, copy_of[ends]
-    arcs = np.concatenate([first, first[is_copied], loops])
+    onwards = np.zeros(len(ends), ARC)
+    onwards["olabel"], onwards["next_state"] = back_off, ends
+    arcs = np.concatenate([first, first[is_copied], onwards])
     sources = np.concatenate([source, copy_of[source[is_copied]], copy_of[ends]])
     final = np.concatenate([hcl.final, hcl.final[ends]])
     start = int(copy_of[hcl.start])

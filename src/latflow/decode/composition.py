@@ -250,9 +250,12 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
         _give_way()
     is_full = False
     if not graph.is_made[pair]:
-        part, _ = _parts(graph, pair)
+        part, history = _parts(graph, pair)
         first = graph.parts.states[part].begin
         degree = np.int64(graph.parts.states[part + 1].begin) - first
+        while graph.parts.lm.backoff_state[history] >= 0:
+            history = graph.parts.lm.backoff_state[history]
+            degree += np.int64(graph.parts.states[part + 1].begin) - first
         pairs, arcs = graph.counts[PAIRS], graph.counts[ARCS]
         is_full = pairs + degree > len(graph.keys) or arcs + degree > len(graph.arcs)
         if not is_full:
@@ -274,39 +277,58 @@ def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
 def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     """Compose the arcs of a pair; the thread has the lock."""
     part, history = _parts(graph, pair)
-    counts = graph.counts
+    counts, states, lm = graph.counts, graph.parts.states, graph.parts.lm
     begin = counts[ARCS]
     middle = begin
-    states, lm = graph.parts.states, graph.parts.lm
     for a in range(states[part].begin, states[part + 1].begin):
-        label, to, cost = graph.parts.label[a], history, np.float32(0.0)
-        if label == BACK_OFF:
+        label = graph.parts.label[a]
+        if label == NOTHING:
+            _add_arc(graph, pair, a, history, 0.0)
+        elif label == BACK_OFF:  # as far as one likes
             to, cost = lm.backoff_state[history], lm.backoff_cost[history]
-        elif label != NOTHING:
+            while to >= 0:
+                _add_arc(graph, pair, a, to, cost)
+                cost += lm.backoff_cost[to]
+                to = lm.backoff_state[to]
+        else:
             arc = find_arc(lm, history, label)
-            to, cost = -1, np.float32(0.0)
             if arc >= 0:
-                to, cost = lm.next_state[arc], lm.cost[arc]
-        if to >= 0:
-            code = graph.parts.arcs[a].code
-            target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
-            if target != _DEAD:
-                at = counts[ARCS]
-                push = graph.potential[target] - graph.potential[pair]
-                weight = graph.parts.arcs[a].weight + cost + push
-                graph.arcs[at].code = np.uint32(2 * target) | (code & HAS_EPSILON)
-                graph.arcs[at].pdf = graph.parts.arcs[a].pdf
-                graph.arcs[at].weight = weight
-                graph.origin[at] = at
-                graph.transition_id[at] = graph.parts.transition_id[a]
-                graph.word[at] = graph.parts.word[a]
-                graph.weight[at] = weight
-                counts[ARCS] = at + 1
+                _add_arc(graph, pair, a, lm.next_state[arc], lm.cost[arc])
         if a < states[part].middle:
             middle = counts[ARCS]
     graph.states[2 * pair].begin = begin
     graph.states[2 * pair].middle = middle
     graph.states[2 * pair + 1].begin = counts[ARCS]
+
+
+@njit(cache=True, nogil=True)
+def _add_arc(
+    graph: Composition, pair: np.integer | int, a: int, to: int, cost: float
+) -> None:
+    """Compose an arc of HCL with a way through G, unless it leads nowhere.
+
+    Args:
+        graph: changed in place.
+        pair: that it leaves.
+        a: the arc of HCL.
+        to: state of G that it leads to.
+        cost: of the way there.
+    """
+    code = graph.parts.arcs[a].code
+    target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
+    if target == _DEAD:
+        return
+    at = graph.counts[ARCS]
+    push = graph.potential[target] - graph.potential[pair]
+    weight = graph.parts.arcs[a].weight + cost + push
+    graph.arcs[at].code = np.uint32(2 * target) | (code & HAS_EPSILON)
+    graph.arcs[at].pdf = graph.parts.arcs[a].pdf
+    graph.arcs[at].weight = weight
+    graph.origin[at] = at
+    graph.transition_id[at] = graph.parts.transition_id[a]
+    graph.word[at] = graph.parts.word[a]
+    graph.weight[at] = weight
+    graph.counts[ARCS] = at + 1
 
 
 @njit(cache=True, nogil=True)

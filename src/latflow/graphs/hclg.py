@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import kaldifst
+import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import write_json
@@ -124,7 +125,7 @@ class HclgComposer:
         Raises:
             UserError: the lexicon cannot be determinized.
         """
-        lexicon = kaldifst.StdVectorFst(self._lexicon)
+        lexicon = _back_off_once(self._lexicon, self.lang.word_ids["#0"])
         _determinize(lexicon, "L", self.lang.folder / "L_disambig.fst")
         graph = minimize_encoded(connect(Graph.from_fst(lexicon, is_emptied=True)))
         lexicon = graph.to_fst()
@@ -190,6 +191,31 @@ def compose_lexicon_grammar(
     kaldifst.arcsort(lg, "ilabel")
     _log_size("LG", lg)
     return lg
+
+
+def _back_off_once(
+    lexicon: kaldifst.StdVectorFst, back_off: int
+) -> kaldifst.StdVectorFst:
+    """Return L with arcs of #0 that lead on where there were loops.
+
+    Loops would make HCL indeterminable where phones in context have a common HMM: words
+    of one phone each, told apart by the next one only, and #0 as often as one likes.
+    """
+    graph = Graph.from_fst(lexicon)
+    source = graph.sources()
+    is_loop = (graph.olabel == back_off) & (graph.next_state == source)
+    ends = source[is_loop]
+    behind = np.full(graph.num_states, -1, np.int32)
+    behind[ends] = graph.num_states + np.arange(len(ends), dtype=np.int32)
+    first = np.array(graph.arcs)
+    first["next_state"][is_loop] = behind[ends]
+    again = (behind[source] >= 0) & ~is_loop
+    return Graph.from_arc_list(
+        graph.start,
+        np.concatenate([source, behind[source[again]]]),
+        np.concatenate([first, graph.arcs[again]]),
+        np.concatenate([graph.final, graph.final[ends]]),
+    ).to_fst()
 
 
 def _vector(fst: kaldifst.StdFst) -> kaldifst.StdVectorFst:
