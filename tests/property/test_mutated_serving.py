@@ -28,7 +28,8 @@ from latflow.serving.package import Model, read_info
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.service import RefusedError
 from latflow.serving.transcribe import find_recordings, transcribe
-from latflow.serving.vosk_import import import_vosk, read_conf
+from latflow.serving.vosk_folder import find_folder, read_conf
+from latflow.serving.vosk_import import import_vosk
 from latflow.serving.websocket import read_message
 
 
@@ -203,7 +204,11 @@ KINDS = {
         lambda p, rng: np.savez(p, features=rng.normal(size=(3, 4))),
         use_arrays,
     ),
-    "options of Vosk": ("", write_conf, read_conf),
+    "options of Vosk": (
+        "",
+        lambda p, rng: write_conf(p / "conf", rng),
+        lambda p: read_conf(find_folder(p)),
+    ),
     "GMM system to package": (
         "",
         lambda p, rng: write_system(p, rng, kind="gmm"),

@@ -9,6 +9,7 @@ from reference.serving_package import words_of
 from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.serving.package import Model
+from latflow.serving.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,15 @@ def test_words_are_those_of_a_whole_graph(models, digits):
         assert words_of(composed, samples) == words_of(whole, samples)
 
 
-def test_partial_results_have_words(models, digits):
-    _, composed = models
+def test_a_stream_ends_with_the_same_words(models, digits):
     utterance = next(iter(digits.audio))
     samples = np.asarray(digits.samples(utterance))
-    with composed.session() as session:
-        session.accept(samples)
-        assert session.partial().split()
+    texts = []
+    for model in models:
+        with Session(model) as session:
+            events = []
+            for first in range(0, len(samples), 800):
+                events += session.accept(samples[first : first + 800])
+            events += session.finish()
+        texts.append(events[-1].segment.best.text)
+    assert texts[0] == texts[1] != ""
