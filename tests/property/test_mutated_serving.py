@@ -206,7 +206,7 @@ KINDS = {
     ),
     "options of Vosk": (
         "",
-        lambda p, rng: write_conf(p / "conf", rng),
+        lambda p, rng: ((p / "conf").mkdir(), write_conf(p / "conf", rng)),
         lambda p: read_conf(find_folder(p)),
     ),
     "GMM system to package": (

@@ -291,6 +291,10 @@ def load_graph(path: str | Path, lang: Lang) -> DecodingGraph:
         UserError: the file is missing or garbled, or has words that the language lacks.
     """
     graph, *grammar = Graph.load_all(path)
+    if (lowest := int(np.min(graph.olabel, initial=0))) < 0:
+        raise UserError(
+            f"the graph has word {lowest}", file=path, remedy="make the graph again"
+        )
     if (highest := int(np.max(graph.olabel, initial=0))) > max(lang.words):
         raise UserError(
             f"the graph has word {highest}, which words.txt of {lang.folder} has not",

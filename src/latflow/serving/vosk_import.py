@@ -154,8 +154,8 @@ def _write_graph(
         parts = in_one_numbering(read_graph_parts(source))
     else:
         parts = (Graph.load(path),)
-    check_self_loops(parts[0], transitions, path)
     check_labels(parts[0], transitions, lang, path)
+    check_self_loops(parts[0], transitions, path)
     Graph.save_all(parts, target, is_aligned=True)
 
 
