@@ -8,8 +8,6 @@ import dataclasses
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ import soundfile
 import torch
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
 from reference.vosk_ivectors import vosk_frames
+from reference.vosk_program import recognize_with_vosk
 
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
@@ -89,20 +88,6 @@ ODD = {
         "output": {"class": "output", "loss": "lfmmi"},
     },
 }
-RUN_VOSK = """
-import json, sys
-import soundfile, vosk
-vosk.SetLogLevel(-1)
-model = vosk.Model(sys.argv[1])
-for path in sys.argv[2:]:
-    samples, rate = soundfile.read(path, dtype="int16")
-    recognizer = vosk.KaldiRecognizer(model, rate)
-    recognizer.SetMaxAlternatives(1)
-    data = samples.tobytes()
-    for begin in range(0, len(data), 3200):
-        recognizer.AcceptWaveform(data[begin : begin + 3200])
-    print(json.dumps(json.loads(recognizer.FinalResult())["alternatives"][0]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -196,12 +181,8 @@ def ours(results, lang, inputs):
 
 def vosks(model, audio):
     """(words, log-likelihood) of each file."""
-    command = [sys.executable, "-c", RUN_VOSK, str(model), *map(str, audio)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
-        found = json.loads(line)
-        yield found["text"].strip(), found["confidence"]
+    for best in recognize_with_vosk(model, audio, piece=1600):
+        yield best["text"].strip(), best["confidence"]
 
 
 def export(results, features, out, cmvn=None, **more):

@@ -9,11 +9,8 @@ Vosk takes, no phone is held for silence, and there is no dither.
 """
 
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ import pytest
 import soundfile
 import torch
 from reference.vosk_ivectors import vosk_frames
+from reference.vosk_program import recognize_with_vosk
 
 from latflow.corpus.espeak import Synthesizer, resample
 from latflow.decode.decoder import LatticeDecoder, load_graph
@@ -46,21 +44,6 @@ SENTENCES = (
     "새로운 집으로 이사했습니다", "친구와 함께 여행을 갑니다",
     "음악을 듣는 것을 좋아합니다", "컴퓨터를 끄고 나가세요",
 )  # fmt: skip
-RUN_VOSK = """
-import json, sys
-import soundfile, vosk
-vosk.SetLogLevel(-1)
-model = vosk.Model(sys.argv[1])
-for path in sys.argv[2:]:
-    samples, rate = soundfile.read(path, dtype="int16")
-    recognizer = vosk.KaldiRecognizer(model, rate)
-    recognizer.SetMaxAlternatives(1)
-    data = samples.tobytes()
-    for begin in range(0, len(data), 6400):
-        recognizer.AcceptWaveform(data[begin : begin + 6400])
-    found = json.loads(recognizer.FinalResult())["alternatives"][0]
-    print(json.dumps([found["text"].strip(), found["confidence"]]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +130,11 @@ def ours(results, audio):
 
 
 def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
-    command = [sys.executable, "-c", RUN_VOSK, str(folder), *map(str, audio)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    theirs = recognize_with_vosk(folder, audio, piece=PIECE)
     found = list(ours(system, audio))
-    assert [words for words, _ in found] == [words for words, _ in theirs]
-    for (_, score), (_, expected) in zip(found, theirs, strict=True):
-        assert score == pytest.approx(expected, abs=0.03)  # of 90 to 180
+    assert [words for words, _ in found] == [best["text"].strip() for best in theirs]
+    for (_, score), best in zip(found, theirs, strict=True):
+        assert score == pytest.approx(best["confidence"], abs=0.03)  # of 90 to 180
 
 
 def test_the_package_is_one_to_serve(system):

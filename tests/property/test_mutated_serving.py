@@ -14,8 +14,11 @@ from reference.mutations import (
     write_system,
     write_wave,
 )
+from reference.openfst_files import write_files
 from reference.serving_package import words_of
 
+from latflow.decode.composed_graph import GraphParts
+from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import TranscribeOptions
 from latflow.decode.vosk import VoskFiles, export_vosk
 from latflow.errors import UserError
@@ -28,7 +31,12 @@ from latflow.serving.package import Model, read_info
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.service import RefusedError
 from latflow.serving.transcribe import find_recordings, transcribe
-from latflow.serving.vosk_folder import find_folder, read_conf
+from latflow.serving.vosk_folder import (
+    find_folder,
+    in_one_numbering,
+    read_conf,
+    read_graph_parts,
+)
 from latflow.serving.vosk_import import import_vosk
 from latflow.serving.websocket import read_message
 
@@ -163,6 +171,27 @@ def use_vosk(folder):
     use_package(folder / "out/package/vosk")
 
 
+def write_parts(folder, rng):
+    """Write a graph in two parts, of OpenFst's programs, as Vosk's folders have it."""
+    graph = folder / "graph"
+    graph.mkdir()
+    write_files(graph)
+    (graph / "HCL.fst").rename(graph / "HCLr.fst")
+    (graph / ("G.fst" if rng.random() < 0.5 else "A.fst")).rename(graph / "Gr.fst")
+    (graph / "disambig_tid.int").write_text("201\n202\n203\n204\n")
+    words = ["<eps> 0", *(f"w{n} {n}" for n in range(1, 8)), "#0 8"]
+    (graph / "words.txt").write_text("\n".join(words) + "\n")
+    for name in ("G.fst", "A.fst", "HCLG.fst"):
+        (graph / name).unlink(missing_ok=True)
+
+
+def use_parts(folder):
+    hcl, grammar = in_one_numbering(read_graph_parts(find_folder(folder)))
+    graph = GraphParts.of(hcl, grammar, folder)
+    decoder = LatticeDecoder(graph, np.minimum(np.arange(300), 9))
+    decoder.decode(np.zeros((3, 10), np.float32), acoustic_scale=1.0)
+
+
 def use_messages(path):
     """What a client says, and what a server of criteria answers."""
     raw = path.read_bytes()
@@ -229,6 +258,7 @@ KINDS = {
     "Vosk's folder": ("", write_vosk, use_vosk),
     "Vosk's folder with i-vectors": ("", write_vosk_with_ivectors, use_vosk),
     "Vosk's folder with online CMVN": ("", write_vosk_with_cmvn, use_vosk),
+    "Vosk's graph in two parts": ("", write_parts, use_parts),
     "message of a client": (
         "message.json",
         lambda p, _: p.write_text(

@@ -25,7 +25,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.lang.lm_arrays import LmArrays, of_grammar
 
-# Pairs and arcs that there is space for: 40 bytes a pair, 28 an arc, which are taken as
+# Pairs and arcs that there is space for: 40 bytes a pair, 24 an arc, which are taken as
 # they are filled, and 32 MB for the table. A search that needs more fails. Searches
 # that begin when a quarter is full have a graph that begins anew; the old one goes with
 # its last search.
@@ -101,7 +101,6 @@ class ComposedGraph:
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
         labels = labels.astype(np.int32)
         packed = make_search_graph(hcl, tid_to_pdf)
-        inside = make_search_graph(_without(hcl, labels == BACK_OFF), tid_to_pdf)
         reachable = next_labels(
             *(hcl.arc_begin, np.asarray(hcl.next_state), labels),
             *(np.isfinite(hcl.final), last),
@@ -133,7 +132,7 @@ class ComposedGraph:
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
-        self._has_cycle = inside.has_epsilon_cycle
+        self._has_cycle = packed.has_epsilon_cycle
         self._sizes = most_pairs, most_arcs
         self._current = self._begin()
         if not potential_of(self._current.packed.composition, *self._start) < np.inf:
@@ -162,7 +161,8 @@ class ComposedGraph:
             made.states, made.arcs, made.origin, made.final
         )
         packed = SearchGraph(0, states, arcs, origin, final, self._has_cycle, made)
-        return PackedGraph(_Arcs(made.transition_id, made.word, made.weight), packed)
+        labelled = _Arcs(made.transition_id, made.word, made.arcs["weight"])
+        return PackedGraph(labelled, packed)
 
 
 def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
@@ -197,14 +197,6 @@ def _number_words(hcl: Graph, words: np.ndarray) -> tuple[np.ndarray, int]:
     label_of = np.full(int(words.max(initial=0)) + 1, NOTHING, np.int32)
     label_of[by_label] = np.arange(len(by_label), dtype=np.int32)
     return label_of, len(by_label)
-
-
-def _without(graph: Graph, is_left_out: np.ndarray) -> Graph:
-    """Return a graph without some of its arcs."""
-    source = graph.sources()[~is_left_out]
-    return Graph.from_arc_list(
-        graph.start, source, graph.arcs[~is_left_out], np.asarray(graph.final)
-    )
 
 
 def _labels_in(lm: LmArrays, end: int, label_of: np.ndarray, last: int) -> np.ndarray:

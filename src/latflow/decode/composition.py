@@ -34,7 +34,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from latflow.jit import njit
-from latflow.lang.lm_arrays import LmArrays, find_arc
+from latflow.lang.lm_arrays import LmArrays, find_arc, first_from
 
 ARC = np.dtype([("code", "u4"), ("pdf", "u4"), ("weight", "f4")])
 Records = Any  # a structured array; in Numba its items have their fields as attributes
@@ -105,7 +105,6 @@ class Composition(NamedTuple):
         arcs: `ARC`[most arcs].
         origin: uint32[most arcs], the number of each arc itself.
         transition_id, word: int32[most arcs].
-        weight: float32[most arcs].
         final: float32[2 x most pairs].
     """
 
@@ -121,7 +120,6 @@ class Composition(NamedTuple):
     origin: np.ndarray
     transition_id: np.ndarray
     word: np.ndarray
-    weight: np.ndarray
     final: np.ndarray
 
 
@@ -143,7 +141,6 @@ def make_composition(parts: Parts, most_pairs: int, most_arcs: int) -> Compositi
         origin=np.zeros(most_arcs, np.uint32),
         transition_id=np.zeros(most_arcs, np.int32),
         word=np.zeros(most_arcs, np.int32),
-        weight=np.zeros(most_arcs, np.float32),
         final=np.zeros(2 * most_pairs, np.float32),
     )
 
@@ -320,14 +317,12 @@ def _add_arc(
         return
     at = graph.counts[ARCS]
     push = graph.potential[target] - graph.potential[pair]
-    weight = graph.parts.arcs[a].weight + cost + push
     graph.arcs[at].code = np.uint32(2 * target) | (code & HAS_EPSILON)
     graph.arcs[at].pdf = graph.parts.arcs[a].pdf
-    graph.arcs[at].weight = weight
+    graph.arcs[at].weight = graph.parts.arcs[a].weight + cost + push
     graph.origin[at] = at
     graph.transition_id[at] = graph.parts.transition_id[a]
     graph.word[at] = graph.parts.word[a]
-    graph.weight[at] = weight
     graph.counts[ARCS] = at + 1
 
 
@@ -385,23 +380,11 @@ def potential_of(graph: Composition, part: int, history: int) -> np.floating | f
     for r in range(begin, end):
         if at == last:
             break
-        at = _first_from(lm.label, at, last, graph.parts.ranges[r, 0])
+        at = first_from(lm.label, at, last, graph.parts.ranges[r, 0])
         while at < last and lm.label[at] <= graph.parts.ranges[r, 1]:
             least = min(least, lm.cost[at])
             at += 1
     return np.float32(least)
-
-
-@njit(cache=True, nogil=True)
-def _first_from(labels: np.ndarray, first: int, last: int, low: int) -> int:
-    """Return the first of labels[first:last], ascending, that is no less than low."""
-    while first < last:
-        middle = (first + last) // 2
-        if labels[middle] < low:
-            first = middle + 1
-        else:
-            last = middle
-    return first
 
 
 NO_COMPOSITION = _no_composition()

@@ -130,8 +130,10 @@ class Engine:
         """
         with self._lock:
             found = self._scratches.pop() if self._scratches else None
-        num_states = len(self.current_graph().packed.states) - 1
-        holder = [found or tokens.new_scratch(num_states)]
+        if found is None:
+            num_states = len(self.current_graph().packed.states) - 1
+            found = tokens.new_scratch(num_states)
+        holder = [found]
         try:
             yield holder
         except UserError:  # said between two frames

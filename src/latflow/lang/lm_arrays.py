@@ -66,15 +66,22 @@ def find_arc(lm: LmArrays, state: int, label: int) -> int:
     first, last = lm.arc_begin[state], lm.arc_begin[state + 1]
     if state == ROOT and label < last - first and lm.label[first + label] == label:
         return first + label
+    first = first_from(lm.label, first, last, label)
+    if first < last and lm.label[first] == label:
+        return first
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def first_from(labels: np.ndarray, first: int, last: int, low: int) -> int:
+    """Return the first of labels[first:last], ascending, that is no less than `low`."""
     while first < last:
         middle = (first + last) // 2
-        if lm.label[middle] < label:
+        if labels[middle] < low:
             first = middle + 1
         else:
             last = middle
-    if first < lm.arc_begin[state + 1] and lm.label[first] == label:
-        return first
-    return -1
+    return first
 
 
 @njit(cache=True, nogil=True)

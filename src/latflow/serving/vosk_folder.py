@@ -39,6 +39,7 @@ from latflow.kaldi.conf import options_of, read_conf_file, read_known
 from latflow.lang.directory import read_symbols
 
 log = logging.getLogger(__name__)
+_MOST_LABELS = 1 << 26  # of words and transition-ids: arrays of so many are made
 #: What Vosk has built in for folders of the old layout.
 _BUILT_IN: Mapping[str, str] = MappingProxyType({
     "max-active": "7000", "beam": "13.0", "lattice-beam": "6.0",
@@ -175,11 +176,30 @@ def read_graph_parts(found: VoskFolder) -> VoskGraph:
     """Read `HCLr.fst`, `Gr.fst`, the words and `disambig_tid.int`.
 
     Raises:
-        UserError: a file is missing or garbled.
+        UserError: a file is missing or garbled, or the words of an FST are none.
     """
-    symbols = [int(text) for _, text in read_lines(found.graph / "disambig_tid.int")]
+    path = found.graph / "disambig_tid.int"
+    symbols = []
+    for number, text in read_lines(path):
+        if not re.fullmatch(r"\s*\d{1,9}\s*", text):
+            raise UserError(
+                f"line {number} is no input label: {text[:40]!r}",
+                file=path,
+                remedy="take the file that was made with HCLr.fst",
+            )
+        symbols.append(int(text))
     hcl = Graph.load(found.graph / "HCLr.fst")
     grammar = Graph.load(found.graph / "Gr.fst")
+    for graph, name in ((hcl, "HCLr.fst"), (grammar, "Gr.fst")):
+        labels = graph.arcs["olabel"], graph.arcs["ilabel"]
+        lowest = min(int(label.min(initial=0)) for label in labels)
+        highest = max(int(label.max(initial=0)) for label in labels)
+        if lowest < 0 or highest > _MOST_LABELS:
+            raise UserError(
+                f"labels {lowest} to {highest}",
+                file=found.graph / name,
+                remedy="take the file as Vosk delivers it",
+            )
     hcl = remove_input_symbols(hcl, symbols)
     return VoskGraph(hcl, grammar, read_words(found))
 
@@ -205,7 +225,10 @@ def in_one_numbering(parts: VoskGraph) -> tuple[Graph, Graph]:
     is_word = grammar.olabel > 0
     table[grammar.ilabel[is_word]] = grammar.olabel[is_word]
     if (table[grammar.ilabel[is_word]] != grammar.olabel[is_word]).any():
-        raise UserError("G gives two words for one")
+        raise UserError(
+            "G gives two words for one that it takes",
+            remedy="take HCLr.fst and Gr.fst of one model",
+        )
     if "#0" in parts.words:
         table[grammar.ilabel[~is_word & (grammar.ilabel > 0)]] = parts.words["#0"]
     hcl, arcs = parts.hcl, np.array(grammar.arcs)

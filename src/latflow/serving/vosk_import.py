@@ -151,7 +151,11 @@ def _write_graph(
     path = source.graph / "HCLr.fst" if source.has_parts else source.hclg
     parts: tuple[Graph, ...]
     if source.has_parts:
-        parts = in_one_numbering(read_graph_parts(source))
+        found = read_graph_parts(source)
+        try:
+            parts = in_one_numbering(found)
+        except UserError as error:
+            raise error.at(file=source.graph / "Gr.fst") from None
     else:
         parts = (Graph.load(path),)
     check_labels(parts[0], transitions, lang, path)

@@ -98,7 +98,7 @@ def expanded(parts):
     size = made.counts[ARCS]
     arcs = np.empty(size, ARC)
     arcs["ilabel"], arcs["olabel"] = made.transition_id[:size], made.word[:size]
-    arcs["weight"] = made.weight[:size]
+    arcs["weight"] = made.arcs["weight"][:size]
     arcs["next_state"] = (made.arcs["code"][:size] & STATE_BITS) // 2
     return Graph.from_arc_list(0, source, arcs, made.final[: 2 * pair : 2])
 
