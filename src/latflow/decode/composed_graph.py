@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from latflow.decode.added_words import (
+    AddedWord,
+    Boundaries,
+    add_words,
+    find_boundaries,
+)
 from latflow.decode.composition import (
+    ADDED,
     ARCS,
     BACK_OFF,
     NOTHING,
     PAIRS,
     Parts,
+    Transducer,
     add_pair,
     make_composition,
+    no_words,
     potential_of,
     read_only,
 )
-from latflow.decode.reachable import depth_first_words, next_labels
+from latflow.decode.reachable import Reachable, depth_first_words, next_labels
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
+from latflow.hmm.transducer import HmmCache
+from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.lm_arrays import LmArrays, of_grammar
 
 # Pairs and arcs that there is space for: 40 bytes a pair, 24 an arc, which are taken as
@@ -74,6 +87,7 @@ class ComposedGraph:
     Args:
         parts: HCL and G.
         tid_to_pdf: int32[I + 1], pdf of each transition-id; entry 0 is not used.
+        model: of the same system, where words shall be added.
         most_pairs, most_arcs: that there is space for.
 
     Attributes:
@@ -81,7 +95,8 @@ class ComposedGraph:
 
     Raises:
         UserError: HCL and G have no word sequence in common; G has a state with two
-            arcs of a word or two back-off arcs; or HCL does not fit the model.
+            arcs of a word or two back-off arcs; HCL does not fit the model; or words
+            cannot be added to it.
     """
 
     def __init__(
@@ -89,6 +104,7 @@ class ComposedGraph:
         parts: GraphParts,
         tid_to_pdf: np.ndarray,
         *,
+        model: TransitionModel | None = None,
         most_pairs: int = _MOST_PAIRS,
         most_arcs: int = _MOST_ARCS,
     ) -> None:
@@ -96,39 +112,37 @@ class ComposedGraph:
         if not back_off:
             hcl, back_off = let_words_back_off(hcl)
         words = np.where(hcl.olabel == back_off, 0, hcl.olabel).astype(np.int32)
-        lm, end = of_grammar(parts.grammar, parts.file)
         label_of, last = _number_words(hcl, words)
+        self._boundaries: Boundaries | None = None
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
-        labels = labels.astype(np.int32)
-        packed = make_search_graph(hcl, tid_to_pdf)
-        reachable = next_labels(
-            *(hcl.arc_begin, np.asarray(hcl.next_state), labels),
-            *(np.isfinite(hcl.final), last),
-        )
+        reachable = _reachable(hcl, labels, last)
+        if model is not None:
+            found = find_boundaries(hcl, labels, reachable, last, model)
+            order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
+            hcl = _with_arcs(hcl, found)
+            labels = np.append(labels, np.full(len(found.state), ADDED))[order]
+            words = np.append(words, found.phone)[order].astype(np.int32)
+            reachable = _reachable(hcl, labels, last)
+            self._boundaries = found
+        lm, end = of_grammar(parts.grammar, parts.file)
         lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
-        listed = _listed(lm)
-        label, transition_id, word = read_only(
-            labels[packed.origin], hcl.ilabel[packed.origin], words[packed.origin]
+        packed = make_search_graph(hcl, tid_to_pdf)
+        at = packed.origin
+        label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
+            labels[at].astype(np.int32), hcl.ilabel[at], words[at], *reachable
         )
-        set_of, set_begin, ranges, can_back_off = read_only(*reachable)
-        listed, least, end_label = read_only(
-            listed, _least(lm, listed), np.array([last], np.int64)
+        listed = _listed(lm)
+        listed, any_word, end_label = read_only(
+            listed, _any_word(lm, listed), np.array([last], np.int64)
         )
         self._parts = Parts(
-            packed.states,
-            packed.arcs,
-            label,
-            transition_id,
-            word,
-            packed.final,
-            set_of,
-            set_begin,
-            ranges,
-            can_back_off,
-            lm,
-            listed,
-            least,
-            end_label,
+            Transducer(
+                *(packed.states, packed.arcs, label, transition_id, word),
+                *(packed.final, set_of),
+            ),
+            no_words(),
+            *(begin, ranges, backs_off, adds),
+            *(lm, listed, any_word, end_label),
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
@@ -141,6 +155,23 @@ class ComposedGraph:
                 file=parts.file,
                 remedy="make both from the same words.txt",
             )
+
+    def with_words(self, words: Sequence[AddedWord], hmms: HmmCache) -> ComposedGraph:
+        """Return the graph with words that it lacks; what both have is not copied.
+
+        Args:
+            words: to be added; G backs off to the empty history for them.
+            hmms: of the model that the graph was made with.
+
+        Raises:
+            UserError: phones depend on those that follow, or are none of the model's.
+        """
+        assert self._boundaries is not None, "made without a model"
+        added = add_words(self._parts, self._boundaries, words, hmms)
+        graph = copy(self)
+        graph._parts = self._parts._replace(added=added)
+        graph._current = graph._begin()
+        return graph
 
     def current(self) -> PackedGraph:
         """Return the graph for a search that begins now; for one thread at a time."""
@@ -189,6 +220,28 @@ def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
     return Graph.from_arc_list(start, sources, arcs, final), back_off
 
 
+def _with_arcs(hcl: Graph, boundaries: Boundaries) -> Graph:
+    """Return HCL with an arc where added words may begin, behind those of its state.
+
+    It leads nowhere: the composition puts the words in its place.
+    """
+    arcs = np.zeros(len(boundaries.state), ARC)
+    arcs["ilabel"] = 1  # some frame is consumed
+    arcs["weight"], arcs["next_state"] = boundaries.cost, boundaries.state
+    sources = np.append(hcl.sources(), boundaries.state)
+    return Graph.from_arc_list(
+        hcl.start, sources, np.concatenate([hcl.arcs, arcs]), hcl.final
+    )
+
+
+def _reachable(hcl: Graph, labels: np.ndarray, last: int) -> Reachable:
+    """Return the labels that can come next from the states of HCL."""
+    return next_labels(
+        *(hcl.arc_begin, np.asarray(hcl.next_state), labels.astype(np.int32)),
+        *(np.isfinite(hcl.final), last),
+    )
+
+
 def _number_words(hcl: Graph, words: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the label of each word, NOTHING for those that HCL lacks; how many."""
     by_label = depth_first_words(
@@ -224,21 +277,23 @@ def _relabelled(lm: LmArrays, label: np.ndarray) -> LmArrays:
 
 
 def _listed(lm: LmArrays) -> np.ndarray:
-    """Return the least cost of the arcs of each state of G, float32[S]; inf: none."""
+    """Return the cost of all arcs of each state of G, float32[S]; inf: it has none."""
     listed = np.full(len(lm.backoff_state), np.inf, np.float32)
     has_arcs = np.flatnonzero(np.diff(lm.arc_begin))
     if len(has_arcs):
-        listed[has_arcs] = np.minimum.reduceat(lm.cost, lm.arc_begin[has_arcs])
+        chances = -lm.cost.astype(np.float64)
+        listed[has_arcs] = -np.logaddexp.reduceat(chances, lm.arc_begin[has_arcs])
     return listed
 
 
-def _least(lm: LmArrays, listed: np.ndarray) -> np.ndarray:
-    """Return the least cost of what may follow each state of G, float32[S]."""
-    least = listed.copy()
-    backs_off = lm.backoff_state >= 0
-    shorter = lm.backoff_state[backs_off]
-    while True:  # as often as the longest history is long
-        by_backing_off = lm.backoff_cost[backs_off] + least[shorter]
-        if not (by_backing_off < least[backs_off]).any():
-            return least
-        least[backs_off] = np.minimum(least[backs_off], by_backing_off)
+def _any_word(lm: LmArrays, listed: np.ndarray) -> np.ndarray:
+    """Return the cost of all that may follow each state of G, float32[S]."""
+    any_word = listed.astype(np.float64)
+    state, cost = lm.backoff_state.copy(), lm.backoff_cost.astype(np.float64)
+    while (backs_off := state >= 0).any():  # as often as the longest history is long
+        shorter = state[backs_off]
+        by_backing_off = -cost[backs_off] - listed[shorter]
+        any_word[backs_off] = -np.logaddexp(-any_word[backs_off], by_backing_off)
+        cost[backs_off] += lm.backoff_cost[shorter]
+        state[backs_off] = lm.backoff_state[shorter]
+    return any_word.astype(np.float32)

@@ -8,9 +8,10 @@ searches to come, in all threads.
 
 HCL gives a word where it is the only one left, far from where it begins. So that the
 search doesn't learn the word's cost too late, arcs are *pushed*: the potential of a
-pair is the least cost that G has for what may follow,
+pair is the cost that G has for what may follow,
 
-    potential(s, g) = min over labels that can come next from s of cost(label | g)
+    potential(s, g) = -ln of the sum over labels that can come next from s
+                      of exp(-cost(label | g))
 
 and an arc costs w + cost of its label + potential(target) - potential(source). Along a
 path these add up to the costs of HCLG. Pairs without a label in common lead nowhere and
@@ -18,8 +19,17 @@ are left out. Labels are words, in an order in which those that come next from a
 are few *ranges*; the end of an utterance (a final state); and backing off, which G may
 do where HCL says so, at the boundaries of words as in HCLG.
 
+Words may be *added* (`latflow.decode.added_words`): HCL has arcs where one may begin,
+and what follows them are arcs of another transducer, whose states are numbered behind
+those of HCL. G has none of these words: behind any history it backs off to the empty
+one, where each has a cost of its own, and which it leaves empty.
+
+With the least of these costs instead of their sum, a search with few tokens keeps worse
+ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,000.
+
 Source: Allauzen, Riley & Schalkwyk 2009, "A generalized composition algorithm for
-weighted finite-state transducers" (label reachability, weight pushing); Kaldi
+weighted finite-state transducers" (label reachability, weight pushing); Mohri & Riley
+2001, "A weight pushing algorithm for large vocabulary speech recognition" (sums); Kaldi
 `utils/mkgraph_lookahead.sh`.
 """
 
@@ -43,31 +53,25 @@ HAS_EPSILON = np.uint32(1 << 31)  # in the code of a state: it has epsilon arcs
 STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
 # Labels of arcs of HCL that are no words; words are 0, 1, ...
-NOTHING, BACK_OFF = -1, -2
+NOTHING, BACK_OFF, ADDED = -1, -2, -3
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
 _DEAD = -1  # in the place of a pair's number: it leads nowhere
 _MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-class Parts(NamedTuple):
-    """HCL and G, for kernels; they never change.
+class Transducer(NamedTuple):
+    """HCL, or what is added to it, packed.
 
     Attributes:
-        states: `STATE`[S + 1], of HCL packed.
-        arcs: `ARC`[A], likewise.
-        label: int32[A], of each arc: a word's label, NOTHING or BACK_OFF.
+        states: `STATE`[S + 1].
+        arcs: `ARC`[A].
+        label: int32[A], of each arc: a word's label, NOTHING, BACK_OFF or ADDED: where
+            added words begin, behind the phone `word`.
         transition_id: int32[A].
         word: int32[A], the word that the label stands for.
         final: float32[S].
         set_of: int32[S], number of the set of labels that can come next.
-        set_begin: int64[sets + 1], where the ranges of each set begin.
-        ranges: int32[ranges, 2], first and last label.
-        can_back_off: bool[sets].
-        lm: G; labels as in `label`, and `end`.
-        listed: float32[G's states], least cost of the arcs of each state.
-        least: float32[G's states], likewise, backing off included.
-        end: int64[1], the label that ends an utterance.
     """
 
     states: Records
@@ -77,12 +81,51 @@ class Parts(NamedTuple):
     word: np.ndarray
     final: np.ndarray
     set_of: np.ndarray
+
+
+class AddedWords(NamedTuple):
+    """Words that HCL and G lack.
+
+    Attributes:
+        transducer: its states are numbered behind those of HCL; arcs may lead to both.
+        entry_begin: int64[phones + 1], where `entries` behind each phone begin.
+        entries: int32, the arcs of the transducer that words begin with; their weights
+            have the costs of the words.
+        cost: float32[1], of all of them together, as `Parts.any_word`.
+    """
+
+    transducer: Transducer
+    entry_begin: np.ndarray
+    entries: np.ndarray
+    cost: np.ndarray
+
+
+class Parts(NamedTuple):
+    """HCL and G, for kernels; they never change.
+
+    Attributes:
+        hcl: HCL.
+        added: words added to it.
+        set_begin: int64[sets + 1], where the ranges of each set begin.
+        ranges: int32[ranges, 2], first and last label.
+        can_back_off: bool[sets].
+        can_add: bool[sets], whether ADDED comes next.
+        lm: G; labels as those of HCL, and `end`.
+        listed: float32[G's states], cost of all arcs of each state together: -ln of
+            the sum of exp(-cost).
+        any_word: float32[G's states], likewise, backing off included.
+        end: int64[1], the label that ends an utterance.
+    """
+
+    hcl: Transducer
+    added: AddedWords
     set_begin: np.ndarray
     ranges: np.ndarray
     can_back_off: np.ndarray
+    can_add: np.ndarray
     lm: LmArrays
     listed: np.ndarray
-    least: np.ndarray
+    any_word: np.ndarray
     end: np.ndarray
 
 
@@ -153,18 +196,32 @@ def read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return views
 
 
+_EMPTY = {
+    np.dtype(kind): read_only(np.zeros(0, kind))[0]
+    for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.bool_)
+}
+
+
+def no_words() -> AddedWords:
+    """Return no added words."""
+    ints = _EMPTY[np.dtype(np.int32)]
+    costs, begin = read_only(np.full(1, np.inf, np.float32), np.zeros(1, np.int64))
+    transducer = Transducer(
+        *(_EMPTY[STATE], _EMPTY[ARC], ints, ints, ints),
+        *(_EMPTY[np.dtype(np.float32)], ints),
+    )
+    return AddedWords(transducer, begin, ints, costs)
+
+
 def _no_composition() -> Composition:
     """Return what a graph has that isn't composed."""
-    none = {
-        np.dtype(kind): read_only(np.zeros(0, kind))[0]
-        for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.bool_)
-    }
-    ints, floats = none[np.dtype(np.int32)], none[np.dtype(np.float32)]
-    longs = none[np.dtype(np.int64)]
+    ints, longs = _EMPTY[np.dtype(np.int32)], _EMPTY[np.dtype(np.int64)]
+    floats, flags = _EMPTY[np.dtype(np.float32)], _EMPTY[np.dtype(np.bool_)]
+    none = no_words()
     parts = Parts(
-        *(none[STATE], none[ARC], ints, ints, ints, floats, ints, longs),
+        *(none.transducer, none, longs),
         read_only(np.zeros((0, 2), np.int32))[0],
-        none[np.dtype(np.bool_)],
+        *(flags, flags),
         LmArrays(longs, ints, floats, ints, ints, floats),
         *(floats, floats, longs),
     )
@@ -247,12 +304,7 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
         _give_way()
     is_full = False
     if not graph.is_made[pair]:
-        part, history = _parts(graph, pair)
-        first = graph.parts.states[part].begin
-        degree = np.int64(graph.parts.states[part + 1].begin) - first
-        while graph.parts.lm.backoff_state[history] >= 0:
-            history = graph.parts.lm.backoff_state[history]
-            degree += np.int64(graph.parts.states[part + 1].begin) - first
+        degree = _most_arcs(graph.parts, *_parts(graph, pair))
         pairs, arcs = graph.counts[PAIRS], graph.counts[ARCS]
         is_full = pairs + degree > len(graph.keys) or arcs + degree > len(graph.arcs)
         if not is_full:
@@ -264,9 +316,31 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _most_arcs(parts: Parts, part: int, history: int) -> int:
+    """Return how many arcs a pair may have."""
+    half, state = _half(parts, part)
+    degree = np.int64(half.states[state + 1].begin) - half.states[state].begin
+    num_ways = 1
+    while parts.lm.backoff_state[history] >= 0:
+        history = parts.lm.backoff_state[history]
+        num_ways += 1
+    # Added words begin at one arc of a state, if at any.
+    return degree * num_ways + len(parts.added.entries)
+
+
+@njit(cache=True, nogil=True)
+def _half(parts: Parts, part: int) -> tuple[Transducer, int]:
+    """Return the transducer that a state is of, and its number there."""
+    num_states = len(parts.hcl.final)
+    if part < num_states:
+        return parts.hcl, part
+    return parts.added.transducer, part - num_states
+
+
+@njit(cache=True, nogil=True)
 def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
     """Return the states of HCL and of G that a pair is made of."""
-    num_states = len(graph.parts.least)
+    num_states = len(graph.parts.any_word)
     return graph.keys[pair] // num_states, graph.keys[pair] % num_states
 
 
@@ -274,24 +348,33 @@ def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
 def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     """Compose the arcs of a pair; the thread has the lock."""
     part, history = _parts(graph, pair)
-    counts, states, lm = graph.counts, graph.parts.states, graph.parts.lm
+    half, state = _half(graph.parts, part)
+    counts, lm, added = graph.counts, graph.parts.lm, graph.parts.added
     begin = counts[ARCS]
     middle = begin
-    for a in range(states[part].begin, states[part + 1].begin):
-        label = graph.parts.label[a]
+    for a in range(half.states[state].begin, half.states[state + 1].begin):
+        label = half.label[a]
         if label == NOTHING:
-            _add_arc(graph, pair, a, history, 0.0)
+            _add_arc(graph, pair, half, a, history, 0.0)
         elif label == BACK_OFF:  # as far as one likes
             to, cost = lm.backoff_state[history], lm.backoff_cost[history]
             while to >= 0:
-                _add_arc(graph, pair, a, to, cost)
+                _add_arc(graph, pair, half, a, to, cost)
                 cost += lm.backoff_cost[to]
                 to = lm.backoff_state[to]
+        elif label == ADDED:
+            if len(added.entries) > 0:
+                root, cost = _backed_off(lm, history)
+                cost += half.arcs[a].weight
+                first = added.entry_begin[half.word[a]]
+                last = added.entry_begin[half.word[a] + 1]
+                for entry in added.entries[first:last]:
+                    _add_arc(graph, pair, added.transducer, entry, root, cost)
         else:
             arc = find_arc(lm, history, label)
             if arc >= 0:
-                _add_arc(graph, pair, a, lm.next_state[arc], lm.cost[arc])
-        if a < states[part].middle:
+                _add_arc(graph, pair, half, a, lm.next_state[arc], lm.cost[arc])
+        if a < half.states[state].middle:
             middle = counts[ARCS]
     graph.states[2 * pair].begin = begin
     graph.states[2 * pair].middle = middle
@@ -300,36 +383,42 @@ def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
 
 @njit(cache=True, nogil=True)
 def _add_arc(
-    graph: Composition, pair: np.integer | int, a: int, to: int, cost: float
+    graph: Composition,
+    pair: np.integer | int,
+    half: Transducer,
+    a: int,
+    to: int,
+    cost: float,
 ) -> None:
     """Compose an arc of HCL with a way through G, unless it leads nowhere.
 
     Args:
         graph: changed in place.
         pair: that it leaves.
-        a: the arc of HCL.
+        half: HCL, or what is added to it.
+        a: its arc.
         to: state of G that it leads to.
         cost: of the way there.
     """
-    code = graph.parts.arcs[a].code
+    code = half.arcs[a].code
     target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
     if target == _DEAD:
         return
     at = graph.counts[ARCS]
     push = graph.potential[target] - graph.potential[pair]
     graph.arcs[at].code = np.uint32(2 * target) | (code & HAS_EPSILON)
-    graph.arcs[at].pdf = graph.parts.arcs[a].pdf
-    graph.arcs[at].weight = graph.parts.arcs[a].weight + cost + push
+    graph.arcs[at].pdf = half.arcs[a].pdf
+    graph.arcs[at].weight = half.arcs[a].weight + cost + push
     graph.origin[at] = at
-    graph.transition_id[at] = graph.parts.transition_id[a]
-    graph.word[at] = graph.parts.word[a]
+    graph.transition_id[at] = half.transition_id[a]
+    graph.word[at] = half.word[a]
     graph.counts[ARCS] = at + 1
 
 
 @njit(cache=True, nogil=True)
 def _intern(graph: Composition, part: int, history: int) -> int:
     """Return the number of a pair, which it gets here if it has none; or _DEAD."""
-    key = part * len(graph.parts.least) + history
+    key = part * len(graph.parts.any_word) + history
     mask = np.uint64(len(graph.slots) - 1)
     slot = (np.uint64(key) * _MIXER >> np.uint64(20)) & mask
     while graph.slots[slot]:
@@ -352,39 +441,67 @@ def add_pair(
     """Number a pair, without an entry in the table."""
     pair = graph.counts[PAIRS]
     graph.counts[PAIRS] = pair + 1
-    graph.keys[pair] = part * len(graph.parts.least) + history
+    graph.keys[pair] = part * len(graph.parts.any_word) + history
     graph.potential[pair] = potential
     end = find_arc(graph.parts.lm, history, graph.parts.end[0])
     final = np.inf
     if end >= 0:
-        final = graph.parts.final[part] + graph.parts.lm.cost[end] - potential
+        half, state = _half(graph.parts, part)
+        final = half.final[state] + graph.parts.lm.cost[end] - potential
     graph.final[2 * pair] = final
     return pair
 
 
 @njit(cache=True, nogil=True)
 def potential_of(graph: Composition, part: int, history: int) -> np.floating | float:
-    """Return the least cost of what can come next; inf if nothing can."""
-    lm, least = graph.parts.lm, np.inf
-    labels = graph.parts.set_of[part]
+    """Return the cost of all that can come next together; inf if nothing can."""
+    lm, added = graph.parts.lm, graph.parts.added
+    half, state = _half(graph.parts, part)
+    labels = half.set_of[state]
+    least, total = np.inf, 0.0  # of costs so far; sum of exp(least - cost)
+    if graph.parts.can_add[labels] and len(added.entries) > 0:
+        _, cost = _backed_off(lm, history)
+        least, total = _plus(least, total, cost + added.cost[0])
     shorter = lm.backoff_state[history]
     if graph.parts.can_back_off[labels] and shorter >= 0:
-        least = lm.backoff_cost[history] + graph.parts.least[shorter]
+        cost = np.float64(lm.backoff_cost[history]) + graph.parts.any_word[shorter]
+        least, total = _plus(least, total, cost)
     at, last = lm.arc_begin[history], lm.arc_begin[history + 1]
     begin, end = graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]
     if at < last and end == begin + 1:
         low, high = graph.parts.ranges[begin, 0], graph.parts.ranges[begin, 1]
         if low <= lm.label[at] and lm.label[last - 1] <= high:
             # All of G's arcs: so behind most words. They can be all words there are.
-            return np.float32(min(least, graph.parts.listed[history]))
+            least, total = _plus(least, total, np.float64(graph.parts.listed[history]))
+            at = last
     for r in range(begin, end):
         if at == last:
             break
         at = first_from(lm.label, at, last, graph.parts.ranges[r, 0])
         while at < last and lm.label[at] <= graph.parts.ranges[r, 1]:
-            least = min(least, lm.cost[at])
+            least, total = _plus(least, total, np.float64(lm.cost[at]))
             at += 1
-    return np.float32(least)
+    return np.float32(least - np.log(total)) if total > 0.0 else np.float32(np.inf)
+
+
+@njit(cache=True, nogil=True)
+def _backed_off(lm: LmArrays, history: int) -> tuple[int, float]:
+    """Return the empty history, and the cost of backing off to it."""
+    cost = 0.0
+    while lm.backoff_state[history] >= 0:
+        cost += lm.backoff_cost[history]
+        history = lm.backoff_state[history]
+    return history, cost
+
+
+@njit(cache=True, nogil=True)
+def _plus(least: float, total: float, cost: float) -> tuple[float, float]:
+    """Add a cost to a sum: (least of the costs, sum of exp(least - cost))."""
+    if cost == np.inf:
+        return least, total
+    if cost < least:
+        return cost, total * np.exp(cost - least) + 1.0
+    return least, total + np.exp(least - cost)
 
 
 NO_COMPOSITION = _no_composition()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.composition import BACK_OFF, NOTHING
+from latflow.decode.composition import ADDED, BACK_OFF, NOTHING
 from latflow.fst.determinize import enlarged
 from latflow.jit import njit
 
@@ -27,12 +27,18 @@ class Reachable(NamedTuple):
         begin: int64[sets + 1], where the ranges of each set begin.
         ranges: int32[ranges, 2], first and last label, ascending, with gaps between.
         can_back_off: bool[sets], whether BACK_OFF is among the labels.
+        can_add: bool[sets], likewise ADDED.
     """
 
     set_of: np.ndarray
     begin: np.ndarray
     ranges: np.ndarray
     can_back_off: np.ndarray
+    can_add: np.ndarray
+
+
+# Labels that are no words, as bits.
+_BACKS_OFF, _ADDS = 1, 2
 
 
 @njit(cache=True, nogil=True)
@@ -96,22 +102,22 @@ def next_labels(
     Args:
         arc_begin: int64[S + 1].
         next_state: int32[A].
-        label: int32[A], 0 or more; NOTHING or BACK_OFF.
+        label: int32[A], 0 or more; NOTHING, BACK_OFF or ADDED.
         is_final: bool[S].
         end: label of the end, which comes next where a state is final.
     """
     members, component_begin = _components(arc_begin, next_state, label)
     set_of = np.full(len(arc_begin) - 1, -1, np.int32)
     begin = np.zeros(len(component_begin), np.int64)
-    can_back_off = np.zeros(len(component_begin), np.bool_)
+    other = np.zeros(len(component_begin), np.int8)
     ranges = np.empty((len(set_of), 2), np.int32)
     num_sets = 0
     for component in range(len(component_begin) - 1):
         states = members[component_begin[component] : component_begin[component + 1]]
-        rows, backs_off, same = _gather(
+        rows, others, same = _gather(
             states,
             (arc_begin, next_state, label),
-            (set_of, begin, ranges, can_back_off),
+            (set_of, begin, ranges, other),
             is_final,
             end,
         )
@@ -122,7 +128,7 @@ def next_labels(
             for r in range(len(rows)):
                 ranges[used + r, 0], ranges[used + r, 1] = rows[r, 0], rows[r, 1]
             begin[num_sets + 1] = used + len(rows)
-            can_back_off[num_sets] = backs_off
+            other[num_sets] = others
             num_sets += 1
         for state in states:
             set_of[state] = same
@@ -130,7 +136,8 @@ def next_labels(
         set_of,
         begin[: num_sets + 1].copy(),
         ranges[: begin[num_sets]].copy(),
-        can_back_off[:num_sets].copy(),
+        other[:num_sets] & _BACKS_OFF > 0,
+        other[:num_sets] & _ADDS > 0,
     )
 
 
@@ -197,21 +204,21 @@ def _gather(
     known: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     is_final: np.ndarray,
     end: int,
-) -> tuple[np.ndarray, bool, int]:
-    """Return the ranges of a component, whether it backs off, and an equal set or -1.
+) -> tuple[np.ndarray, int, int]:
+    """Return the ranges of a component, its other labels, and an equal set or -1.
 
     Args:
         members: states of the component.
         arcs: arc_begin, next_state, label.
-        known: set_of, begin, ranges, can_back_off of the components before.
+        known: set_of, begin, ranges, other labels of the components before.
         is_final: of all states.
         end: label of the end.
     """
     arc_begin, next_state, label = arcs
-    set_of, begin, ranges, can_back_off = known
+    set_of, begin, ranges, other = known
     rows = np.empty((8, 2), np.int32)
     used = 0
-    backs_off, last_set, num_sets, num_own = False, -1, 0, 0
+    others, last_set, num_sets, num_own = 0, -1, 0, 0
     for state in members:
         if is_final[state]:
             rows = _with_rows(rows, used + 1)
@@ -219,8 +226,8 @@ def _gather(
             used += 1
             num_own += 1
         for arc in range(arc_begin[state], arc_begin[state + 1]):
-            if label[arc] == BACK_OFF:
-                backs_off = True
+            if label[arc] in (BACK_OFF, ADDED):
+                others |= _BACKS_OFF if label[arc] == BACK_OFF else _ADDS
                 num_own += 1
             elif label[arc] != NOTHING:
                 rows = _with_rows(rows, used + 1)
@@ -230,14 +237,14 @@ def _gather(
             elif set_of[next_state[arc]] not in (-1, last_set):
                 last_set = int(set_of[next_state[arc]])
                 num_sets += 1
-                backs_off = backs_off or bool(can_back_off[last_set])
+                others |= int(other[last_set])
                 for r in range(begin[last_set], begin[last_set + 1]):
                     rows = _with_rows(rows, used + 1)
                     rows[used, 0], rows[used, 1] = ranges[r, 0], ranges[r, 1]
                     used += 1
     if num_sets == 1 and num_own == 0:
-        return rows[:0], backs_off, last_set
-    return _joined(rows[:used]), backs_off, -1
+        return rows[:0], others, last_set
+    return _joined(rows[:used]), others, -1
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,364 @@
+"""Words that a composed graph gets at run time.
+
+A word may begin where all words may: in a *boundary* state of HCL, from which the next
+arcs lead into the lexicon. Such a state is entered with a phone and has the self-loop
+of its HMM, so the phone before the word is known. The HMMs of the word follow, each in
+the context of the phone before it; behind the last one the path goes on as behind any
+word that ends with that phone. Nothing of HCL is copied or changed, so that a few words
+take milliseconds.
+
+For models whose phones depend on the phones before them, as those of LF-MMI do: where
+they depend on what follows, the last phone of a word would be known too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latflow.decode.composition import (
+    ADDED,
+    ARC,
+    HAS_EPSILON,
+    NOTHING,
+    STATE,
+    STATE_BITS,
+    AddedWords,
+    Parts,
+    Transducer,
+    read_only,
+)
+from latflow.decode.reachable import Reachable
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.fst.openfst import ARC as FST_ARC
+from latflow.hmm.transducer import HmmCache, add_self_loops
+from latflow.hmm.transition_model import TransitionModel
+
+_NO_PHONE = 0  # before the first one of an utterance
+
+
+@dataclass(frozen=True)
+class AddedWord:
+    """A pronunciation of a word.
+
+    Attributes:
+        word: its id.
+        phones: ids, with position markers where the phones have them.
+        cost: -ln of its probability where G has backed off all the way.
+    """
+
+    word: int
+    phones: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Boundaries:
+    """States of HCL in which words begin and end.
+
+    Attributes:
+        state: int32[B].
+        phone: int32[B], the one that has just been; 0 in the start state.
+        cost: float32[B], of beginning a word there: of leaving the phone, and of no
+            silence.
+        leaving: float32[B], the part of it that is the phone's.
+        self_loop_scale: that the graph was made with.
+    """
+
+    state: np.ndarray
+    phone: np.ndarray
+    cost: np.ndarray
+    leaving: np.ndarray
+    self_loop_scale: float
+
+    def behind(self, phone: int) -> int:
+        """Return the number of the state that follows a word with this last phone.
+
+        Where no word of HCL ends with it, the start state has to do.
+        """
+        found = np.flatnonzero(self.phone == phone)
+        if not len(found):
+            found = np.flatnonzero(self.phone == _NO_PHONE)
+        return int(found[np.argmin(self.cost[found] - self.leaving[found])])
+
+
+# -- boundaries --------------------------------------------------------------------
+
+
+def find_boundaries(
+    hcl: Graph,
+    labels: np.ndarray,
+    reachable: Reachable,
+    num_words: int,
+    model: TransitionModel,
+) -> Boundaries:
+    """Find where words begin and end.
+
+    Args:
+        hcl: with self-loops behind the arcs that enter their states.
+        labels: int32[A], of its arcs; words are 0 ... num_words - 1.
+        reachable: of the same.
+        num_words: that HCL has.
+        model: of its transition-ids.
+
+    Raises:
+        UserError: there is no such state.
+    """
+    source, target = hcl.sources(), np.asarray(hcl.next_state)
+    tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
+    has_all = _sets_of_all_words(reachable, num_words)[reachable.set_of]
+    # Arcs from "any word may come" into the lexicon, and those that lead to them.
+    begins = has_all[source] & ((labels >= 0) | ~has_all[target])
+    cost = np.full(hcl.num_states, np.inf, np.float32)
+    np.minimum.at(cost, source[begins], weight[begins])
+    is_bridge = has_all[source] & has_all[target] & (tids == 0) & (labels < 0)
+    while True:
+        before = cost.copy()
+        through = weight[is_bridge] + cost[target[is_bridge]]
+        np.minimum.at(cost, source[is_bridge], through)
+        if not (cost < before).any():
+            break
+    is_loop = (source == target) & model.is_self_loop[tids] & (tids > 0)
+    phone = np.full(hcl.num_states, -1, np.int32)
+    leaving = np.zeros(hcl.num_states, np.float32)
+    scale = _self_loop_scale(tids[is_loop], weight[is_loop], model)
+    classes = model.state[tids[is_loop]]
+    phone[source[is_loop]] = model.phone[tids[is_loop]]
+    leaving[source[is_loop]] = -scale * model.non_self_loop_log_prob[classes]
+    phone[hcl.start] = _NO_PHONE
+    states = np.flatnonzero(np.isfinite(cost) & (phone >= 0)).astype(np.int32)
+    if not len(states) or hcl.start not in states:
+        raise UserError(
+            "no state of HCL lets all words begin",
+            remedy="make the graph again with graph.composition: lookahead",
+        )
+    # Arcs into the lexicon have costs of its words, the same wherever they begin.
+    begun = (cost - leaving)[states]
+    return Boundaries(
+        states,
+        phone[states],
+        begun - begun.min() + leaving[states],
+        leaving[states],
+        float(scale),
+    )
+
+
+def _sets_of_all_words(reachable: Reachable, num_words: int) -> np.ndarray:
+    """Return whether all words are in a set, bool[sets]."""
+    begin = reachable.begin[:-1]
+    is_empty = begin == reachable.begin[1:]
+    rows = np.append(reachable.ranges, np.int32([[1, 0]]), axis=0)[begin]
+    return ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= num_words - 1)
+
+
+def _self_loop_scale(
+    tids: np.ndarray, weight: np.ndarray, model: TransitionModel
+) -> float:
+    """Return the scale of self-loops that a graph was made with."""
+    log_prob = -model.log_prob[tids]
+    has_cost = log_prob > 0
+    return (
+        float(np.median(weight[has_cost] / log_prob[has_cost]))
+        if has_cost.any()
+        else 1.0
+    )
+
+
+# -- words -------------------------------------------------------------------------
+
+
+def add_words(
+    parts: Parts, boundaries: Boundaries, words: Sequence[AddedWord], hmms: HmmCache
+) -> AddedWords:
+    """Make what HCL gets for words.
+
+    Args:
+        parts: HCL and G.
+        boundaries: of HCL.
+        words: at least one.
+        hmms: of the model's phones in context.
+
+    Raises:
+        UserError: phones depend on those that follow; or tree and model don't know a
+            phone.
+    """
+    tree = hmms.tree
+    if tree.central_position != tree.context_width - 1:
+        raise UserError(
+            "words can't be added to a model whose phones depend on the phones that "
+            "follow",
+            remedy="take a network of LF-MMI, or add the words to the lexicon",
+        )
+    builder = _Builder(parts, boundaries, hmms)
+    for word in words:
+        builder.add(word)
+    return builder.finish(words)
+
+
+class _Builder:
+    """Makes the transducer of added words; its state 0 has no arcs."""
+
+    def __init__(self, parts: Parts, boundaries: Boundaries, hmms: HmmCache) -> None:
+        self._parts, self._boundaries, self._hmms = parts, boundaries, hmms
+        self._arcs: list[tuple[int, tuple[int, int, float, int]]] = []  # source, ARC
+        self._num_states = 1
+        self._ends: dict[int, int] = {}  # last phone -> state behind it
+        self._contexts = sorted(set(boundaries.phone.tolist()))
+        self._entered: list[tuple[int, int]] = []  # (phone before, state of entries)
+
+    def add(self, word: AddedWord) -> None:
+        """Add the states of a pronunciation."""
+        *_, last = word.phones
+        if last not in self._ends:
+            self._ends[last] = self._new_state()
+        rest = self._ends[last]
+        # From the last phone back: what follows the first one serves all contexts.
+        for i in range(len(word.phones) - 1, 0, -1):
+            state = self._new_state()
+            hmm = self._hmm(word.phones[i - 1], word.phones[i])
+            self._put(hmm, state, rest)
+            rest = state
+        first_of: dict[int, int] = {}
+        for phone in self._contexts:
+            hmm = self._hmm(phone, word.phones[0])
+            if hmm not in first_of:
+                first_of[hmm] = self._new_state()
+                self._put(hmm, first_of[hmm], rest, word)
+            self._entered.append((phone, first_of[hmm]))
+
+    def _hmm(self, before: int, phone: int) -> int:
+        """Return the number of the HMM of a phone behind another one."""
+        width = self._hmms.tree.context_width
+        return self._hmms.index((*(_NO_PHONE,) * (width - 2), before, phone)[-width:])
+
+    def _new_state(self) -> int:
+        self._num_states += 1
+        return self._num_states - 1
+
+    def _put(
+        self, hmm: int, first: int, last: int, word: AddedWord | None = None
+    ) -> None:
+        """Put an HMM between two states; a word is given out by its first arcs."""
+        found = self._hmms.hmms[hmm]
+        inner = [first, *(self._new_state() for _ in range(found.num_states - 2)), last]
+        for source, tid, cost, target in found.arcs:
+            begins = word is not None and source == 0
+            output, more = (word.word, word.cost) if word and begins else (0, 0.0)
+            row = (tid, output, cost + more, inner[target])
+            self._arcs.append((inner[source], row))
+
+    def finish(self, words: Sequence[AddedWord]) -> AddedWords:
+        """Return what was added, with arcs that go on in HCL."""
+        final = np.full(self._num_states, np.inf, np.float32)
+        final[list(self._ends.values())] = 0.0
+        graph = add_self_loops(
+            Graph.from_arc_list(
+                0,
+                np.array([source for source, _ in self._arcs]),
+                np.array([arc for _, arc in self._arcs], FST_ARC),
+                final,
+            ),
+            self._hmms.model,
+            self_loop_scale=self._boundaries.self_loop_scale,
+        )
+        transducer = self._pack(graph)
+        begin, entries = self._entries(transducer.states)
+        cost = -np.logaddexp.reduce([-word.cost for word in words])
+        return AddedWords(
+            transducer,
+            *read_only(begin, entries, np.array([cost], np.float32)),
+        )
+
+    def _pack(self, graph: Graph) -> Transducer:
+        """Return the graph packed; behind each word there are the arcs of HCL."""
+        hcl = self._parts.hcl
+        final = np.full(graph.num_states, np.inf, np.float32)
+        rows = np.zeros(graph.num_arcs, _ROW)
+        rows["source"], rows["tid"] = graph.sources(), graph.ilabel
+        rows["word"], rows["weight"] = graph.olabel, graph.weight
+        rows["target"], rows["label"] = graph.next_state, NOTHING
+        rows["target"] += len(hcl.final)
+        all_rows = [rows]
+        for phone, state in self._ends.items():
+            at = self._boundaries.behind(phone)
+            boundary = int(self._boundaries.state[at])
+            # The arcs have the cost of leaving the HMM that HCL's state is in.
+            more = graph.final[state] - self._boundaries.leaving[at]
+            final[state] = hcl.final[boundary] + more
+            rows = _rows_of(hcl, boundary, self._hmms.model)
+            rows["source"] = state
+            rows["weight"] += more
+            rows["word"][rows["label"] == ADDED] = phone
+            all_rows.append(rows)
+        set_of = np.full(graph.num_states, hcl.set_of[boundary], np.int32)
+        rows = np.concatenate(all_rows)
+        return _packed(rows, final, set_of, hcl, self._hmms.model.pdf)
+
+    def _entries(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `entry_begin` and `entries`, see `AddedWords`."""
+        entered = np.array(sorted(self._entered), np.int64)
+        first, end = states["begin"][entered[:, 1]], states["begin"][entered[:, 1] + 1]
+        counts = np.zeros(entered[-1, 0] + 2, np.int64)
+        np.add.at(counts, entered[:, 0] + 1, end - first)
+        entries = [np.arange(a, b) for a, b in zip(first, end, strict=True)]
+        return np.cumsum(counts), np.concatenate(entries).astype(np.int32)
+
+
+_ROW = np.dtype(
+    [
+        ("source", "i8"),
+        ("tid", "i4"),
+        ("word", "i4"),
+        ("weight", "f4"),
+        ("target", "i8"),
+        ("label", "i4"),
+    ]
+)
+
+
+def _rows_of(hcl: Transducer, state: int, model: TransitionModel) -> np.ndarray:
+    """Return the arcs of a state of HCL without its self-loop."""
+    arcs = slice(int(hcl.states["begin"][state]), int(hcl.states["begin"][state + 1]))
+    rows = np.zeros(arcs.stop - arcs.start, _ROW)
+    rows["tid"], rows["word"] = hcl.transition_id[arcs], hcl.word[arcs]
+    rows["weight"], rows["label"] = hcl.arcs["weight"][arcs], hcl.label[arcs]
+    rows["target"] = hcl.arcs["code"][arcs] & STATE_BITS
+    is_loop = (rows["target"] == state) & (rows["label"] == NOTHING)
+    return rows[~(is_loop & model.is_self_loop[rows["tid"]])]
+
+
+def _packed(
+    rows: np.ndarray,
+    final: np.ndarray,
+    set_of: np.ndarray,
+    hcl: Transducer,
+    tid_to_pdf: np.ndarray,
+) -> Transducer:
+    """Pack arcs whose targets are numbered behind those of HCL."""
+    num_states, num_hcl = len(final), len(hcl.final)
+    is_epsilon = rows["tid"] == 0
+    order = np.lexsort((is_epsilon, rows["source"]))
+    rows, is_epsilon = rows[order], is_epsilon[order]
+    states = np.zeros(num_states + 1, STATE)
+    states["begin"] = np.searchsorted(rows["source"], np.arange(num_states + 1))
+    num_emitting = np.bincount(rows["source"][~is_epsilon], minlength=num_states + 1)
+    states["middle"] = states["begin"] + num_emitting
+    is_own = rows["target"] >= num_hcl
+    has_epsilon = np.zeros(len(rows), np.bool_)
+    has_epsilon[is_own] = _have_epsilon(states, rows["target"][is_own] - num_hcl)
+    has_epsilon[~is_own] = _have_epsilon(hcl.states, rows["target"][~is_own])
+    arcs = np.zeros(len(rows), ARC)
+    arcs["code"] = rows["target"]
+    arcs["code"][has_epsilon] |= HAS_EPSILON
+    arcs["pdf"] = np.where(is_epsilon, 0, tid_to_pdf[rows["tid"]])
+    arcs["weight"] = rows["weight"]
+    columns = (rows["label"], rows["tid"], rows["word"], final, set_of)
+    return Transducer(*read_only(states, arcs, *columns))
+
+
+def _have_epsilon(states: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return whether states have epsilon arcs, bool[at]."""
+    return states["middle"][at] < states["begin"][at + 1]
