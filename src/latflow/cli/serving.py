@@ -172,6 +172,8 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--raw-rate", "standard input is 16-bit samples at this rate", type=int),
     option("--n-best", "hypotheses of a segment in the JSON", 1),
     option("--lattices", "archive to write the lattices of all segments to"),
+    option("--words", "lexicon of words to add (docs/models.md)"),
+    option("--word-boost", "discount on the cost of each of these words", 0.0),
     option("--threads", "segments recognized at a time", 2),
     option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
     flag("--trust-code", "run code that the package names"),
@@ -180,6 +182,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
 def _transcribe(arguments: Arguments) -> int:
     """Transcribe recordings with a model package."""
     from latflow.decode.options import TranscribeOptions
+    from latflow.lang.lexicon import read_lexicon
     from latflow.options import read_options
     from latflow.serving.package import Model
     from latflow.serving.transcribe import Fault, find_recordings, received, transcribe
@@ -204,12 +207,14 @@ def _transcribe(arguments: Arguments) -> int:
         recordings = find_recordings(inputs)
         if "-" in arguments.inputs:
             recordings.append(stack.enter_context(received(arguments.raw_rate)))
+        model = Model.load(
+            arguments.package, device=arguments.device, trust_code=arguments.trust_code
+        )
+        if arguments.words:
+            words = read_lexicon(arguments.words).entries
+            model = model.with_words(words, boost=arguments.word_boost)
         found = transcribe(
-            Model.load(
-                arguments.package,
-                device=arguments.device,
-                trust_code=arguments.trust_code,
-            ),
+            model,
             recordings,
             options=options,
             out_dir=arguments.out and Path(arguments.out),

@@ -13,8 +13,9 @@ they depend on what follows, the last phone of a word would be known too late.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +37,10 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC as FST_ARC
 from latflow.hmm.transducer import HmmCache, add_self_loops
 from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+from latflow.lang.lexicon import Pronunciation
+from latflow.lang.lm_arrays import LmArrays
+from latflow.lang.phones import place_markers
 
 _NO_PHONE = 0  # before the first one of an utterance
 
@@ -47,7 +52,8 @@ class AddedWord:
     Attributes:
         word: its id.
         phones: ids, with position markers where the phones have them.
-        cost: -ln of its probability where G has backed off all the way.
+        cost: beyond that of a typical word where G has backed off all the way;
+            negative for a word that is expected.
     """
 
     word: int
@@ -66,6 +72,7 @@ class Boundaries:
             silence.
         leaving: float32[B], the part of it that is the phone's.
         self_loop_scale: that the graph was made with.
+        typical_cost: median of the words that G has without a history.
     """
 
     state: np.ndarray
@@ -73,6 +80,7 @@ class Boundaries:
     cost: np.ndarray
     leaving: np.ndarray
     self_loop_scale: float
+    typical_cost: float
 
     def behind(self, phone: int) -> int:
         """Return the number of the state that follows a word with this last phone.
@@ -92,16 +100,16 @@ def find_boundaries(
     hcl: Graph,
     labels: np.ndarray,
     reachable: Reachable,
-    num_words: int,
+    lm: LmArrays,
     model: TransitionModel,
 ) -> Boundaries:
     """Find where words begin and end.
 
     Args:
         hcl: with self-loops behind the arcs that enter their states.
-        labels: int32[A], of its arcs; words are 0 ... num_words - 1.
+        labels: int32[A], of its arcs; words are 0, 1, ...
         reachable: of the same.
-        num_words: that HCL has.
+        lm: G.
         model: of its transition-ids.
 
     Raises:
@@ -109,7 +117,7 @@ def find_boundaries(
     """
     source, target = hcl.sources(), np.asarray(hcl.next_state)
     tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
-    has_all = _sets_of_all_words(reachable, num_words)[reachable.set_of]
+    has_all = _have_all_words(reachable, int(labels.max()))[reachable.set_of]
     # Arcs from "any word may come" into the lexicon, and those that lead to them.
     begins = has_all[source] & ((labels >= 0) | ~has_all[target])
     cost = np.full(hcl.num_states, np.inf, np.float32)
@@ -143,15 +151,17 @@ def find_boundaries(
         begun - begun.min() + leaving[states],
         leaving[states],
         float(scale),
+        _typical_cost(lm),
     )
 
 
-def _sets_of_all_words(reachable: Reachable, num_words: int) -> np.ndarray:
-    """Return whether all words are in a set, bool[sets]."""
+def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
+    """Return whether sets have all words, 0 ... last; bool[sets]."""
     begin = reachable.begin[:-1]
     is_empty = begin == reachable.begin[1:]
-    rows = np.append(reachable.ranges, np.int32([[1, 0]]), axis=0)[begin]
-    return ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= num_words - 1)
+    none = np.array([[1, 0]], np.int32)
+    rows = np.concatenate([reachable.ranges, none])[begin]
+    return ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= last)
 
 
 def _self_loop_scale(
@@ -167,7 +177,44 @@ def _self_loop_scale(
     )
 
 
+def _typical_cost(lm: LmArrays) -> float:
+    """Return the median cost of the words that G has without a history."""
+    counts = np.where(lm.backoff_state < 0, np.diff(lm.arc_begin), -1)
+    root = int(np.argmax(counts))
+    return float(np.median(lm.cost[lm.arc_begin[root] : lm.arc_begin[root + 1]]))
+
+
 # -- words -------------------------------------------------------------------------
+
+
+def pronounced(
+    lang: Lang, entries: Sequence[Pronunciation], *, boost: float = 0.0
+) -> list[AddedWord]:
+    """Return pronunciations in the phones of a model.
+
+    Args:
+        lang: has the words, see `Lang.with_words`.
+        entries: phones without position markers.
+        boost: discount on the cost of each word.
+
+    Raises:
+        UserError: a phone is not among those of the model.
+    """
+    found = []
+    for entry in entries:
+        phones = entry.phones
+        if lang.word_boundary is not None:
+            phones = place_markers(phones)
+        for phone, own in zip(entry.phones, phones, strict=True):
+            if lang.phone_ids.get(own, 0) not in lang.nonsilence_phones:
+                raise UserError(
+                    f"word {entry.word}: phone {phone} is not among those of the model",
+                    remedy="its phones are in lang/phones.txt of the package",
+                )
+        cost = -math.log(entry.probability) - boost
+        ids = tuple(lang.phone_ids[phone] for phone in phones)
+        found.append(AddedWord(lang.word_ids[entry.word], ids, cost))
+    return found
 
 
 def add_words(
@@ -194,7 +241,7 @@ def add_words(
         )
     builder = _Builder(parts, boundaries, hmms)
     for word in words:
-        builder.add(word)
+        builder.add(replace(word, cost=word.cost + boundaries.typical_cost))
     return builder.finish(words)
 
 
@@ -281,7 +328,7 @@ class _Builder:
         rows["word"], rows["weight"] = graph.olabel, graph.weight
         rows["target"], rows["label"] = graph.next_state, NOTHING
         rows["target"] += len(hcl.final)
-        all_rows = [rows]
+        all_rows, boundary = [rows], 0
         for phone, state in self._ends.items():
             at = self._boundaries.behind(phone)
             boundary = int(self._boundaries.state[at])

@@ -44,6 +44,8 @@ from latflow.lang.lm_arrays import LmArrays, of_grammar
 # its last search.
 _MOST_PAIRS, _MOST_ARCS = 1 << 22, 1 << 24
 _FULL = 4
+# With words added: there may be a graph for each client.
+_WORDS_PAIRS, _WORDS_ARCS = 1 << 20, 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +59,14 @@ class GraphParts:
         back_off: the number of #0; 0 if HCL has none: then G may back off behind each
             word.
         file: where they come from, for messages.
+        model: of the same system, where words shall be added.
     """
 
     hcl: Graph
     grammar: Graph
     back_off: int = 0
     file: str | Path | None = None
+    model: TransitionModel | None = None
 
     @classmethod
     def of(cls, hcl: Graph, grammar: Graph, file: str | Path | None) -> GraphParts:
@@ -87,7 +91,6 @@ class ComposedGraph:
     Args:
         parts: HCL and G.
         tid_to_pdf: int32[I + 1], pdf of each transition-id; entry 0 is not used.
-        model: of the same system, where words shall be added.
         most_pairs, most_arcs: that there is space for.
 
     Attributes:
@@ -104,7 +107,6 @@ class ComposedGraph:
         parts: GraphParts,
         tid_to_pdf: np.ndarray,
         *,
-        model: TransitionModel | None = None,
         most_pairs: int = _MOST_PAIRS,
         most_arcs: int = _MOST_ARCS,
     ) -> None:
@@ -116,16 +118,16 @@ class ComposedGraph:
         self._boundaries: Boundaries | None = None
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
         reachable = _reachable(hcl, labels, last)
-        if model is not None:
-            found = find_boundaries(hcl, labels, reachable, last, model)
+        lm, end = of_grammar(parts.grammar, parts.file)
+        lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
+        if parts.model is not None:
+            found = find_boundaries(hcl, labels, reachable, lm, parts.model)
             order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
             hcl = _with_arcs(hcl, found)
             labels = np.append(labels, np.full(len(found.state), ADDED))[order]
             words = np.append(words, found.phone)[order].astype(np.int32)
             reachable = _reachable(hcl, labels, last)
             self._boundaries = found
-        lm, end = of_grammar(parts.grammar, parts.file)
-        lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
         packed = make_search_graph(hcl, tid_to_pdf)
         at = packed.origin
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
@@ -166,9 +168,10 @@ class ComposedGraph:
         Raises:
             UserError: phones depend on those that follow, or are none of the model's.
         """
-        assert self._boundaries is not None, "made without a model"
+        assert self._boundaries is not None, "made of parts without a model"
         added = add_words(self._parts, self._boundaries, words, hmms)
         graph = copy(self)
+        graph._sizes = _WORDS_PAIRS, _WORDS_ARCS
         graph._parts = self._parts._replace(added=added)
         graph._current = graph._begin()
         return graph

@@ -19,12 +19,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from latflow.decode.added_words import AddedWord
 from latflow.decode.composed_graph import ComposedGraph, GraphParts
 from latflow.decode.options import SearchOptions
 from latflow.decode.passing import SearchLimits
@@ -38,6 +40,7 @@ from latflow.decode.search_graph import (
 from latflow.decode.streaming import Decoded, Engine, Session
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.hmm.transducer import HmmCache
 from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool
 
@@ -151,7 +154,8 @@ class LatticeDecoder:
     Args:
         graph: arcs with transition-ids as input labels and words as output labels. A
             `GraphFile` is packed into a file that all processes share; another graph
-            is packed in memory; `GraphParts` are composed while they are searched.
+            is packed in memory; `GraphParts` are composed while they are searched, and
+            may get words where they have a model.
         tid_to_pdf: int32[I + 1], pdf of each transition-id.
         beam: tokens costing more than the best of their frame plus this are dropped.
         lattice_beam: paths costing more than the best path plus this are dropped.
@@ -204,6 +208,28 @@ class LatticeDecoder:
     def beam(self) -> float:
         """The beam that is used where a call names none."""
         return self._engine.limits.beam
+
+    def with_words(self, words: Sequence[AddedWord], hmms: HmmCache) -> LatticeDecoder:
+        """Return the decoder with words that its graph lacks.
+
+        Args:
+            words: to be added.
+            hmms: of the model.
+
+        Raises:
+            UserError: see `add_words`.
+        """
+        graph = self._engine.graph
+        assert isinstance(graph, ComposedGraph), "made of a whole graph"
+        decoder = copy(self)
+        decoder._engine = Engine(
+            graph.with_words(words, hmms),
+            self.num_pdfs,
+            self._engine.limits,
+            self._engine.lattice_beam,
+            self._engine.prune_interval,
+        )
+        return decoder
 
     def free(self) -> None:
         """Give up memory that is kept for searches to come."""

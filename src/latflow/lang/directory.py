@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +26,7 @@ from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
     RESERVED_WORDS,
+    Pronunciation,
     read_written_lexicon,
 )
 
@@ -134,6 +135,31 @@ class Lang:
     def is_known(self, word: str) -> bool:
         """Return whether a word of a transcript is in the lexicon."""
         return word in self._transcript_ids
+
+    def with_words(self, entries: Sequence[Pronunciation]) -> Lang:
+        """Return the language with pronunciations of words, new or not.
+
+        New words get the ids that follow the last one.
+
+        Raises:
+            UserError: a word is reserved.
+        """
+        word_ids = dict(self.word_ids)
+        lexicon = dict(self.lexicon)
+        number = max(word_ids.values())
+        for entry in entries:
+            if entry.word in RESERVED_WORDS:
+                raise UserError(
+                    f"the word {entry.word} is reserved", remedy="write another one"
+                )
+            if entry.word not in word_ids:
+                number += 1
+                word_ids[entry.word] = number
+            own = (entry.probability, entry.phones)
+            lexicon[entry.word] = [*lexicon.get(entry.word, ()), own]
+        lang = replace(self, word_ids=word_ids)
+        lang.__dict__["lexicon"] = lexicon  # in the place of what the folder has
+        return lang
 
     @cached_property
     def words(self) -> dict[int, str]:

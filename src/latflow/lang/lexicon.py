@@ -184,6 +184,21 @@ def read_lexicon(
     return replace(lexicon, sentence=read_sentence_silence(beside))
 
 
+def read_entry(line: str) -> Pronunciation:
+    """Read a word and its phones.
+
+    Raises:
+        UserError: there is no phone.
+    """
+    word, *phones = line.split() or [""]
+    if not phones:
+        raise UserError(
+            f"{line!r} is not a word and its phones",
+            remedy="write WORD PHONE PHONE ...",
+        )
+    return Pronunciation(word, tuple(phones))
+
+
 def read_written_lexicon(path: str | Path, *, with_probabilities: bool) -> Lexicon:
     """Read a lexicon as `write_lexicon` and Kaldi write it: nothing is found out.
 

@@ -41,6 +41,12 @@ class SessionOptions(Options):
     phrase_boost: NonNegativeFloat = 4.0
     """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
     units of the language model's costs)."""
+    new_words: tuple[Text, ...] = ()
+    """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`. They
+    are searched for from the first frame, and in partial results."""
+    word_boost: float = 0.0
+    """Discount on the cost of each of these words, which else is that of a typical word
+    of the language model (negated log)."""
     lattices: bool = False
     """Give the lattice with final results."""
     chunk_length: PositiveFloat = 0.24

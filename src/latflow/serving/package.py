@@ -18,15 +18,16 @@ and has no graph.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from latflow.decode.decoder import LatticeDecoder, load_graph
+from latflow.decode.decoder import DecodingGraph, LatticeDecoder, load_graph
 from latflow.decode.options import (
     EndpointOptions,
     NetworkScoreOptions,
@@ -50,6 +51,7 @@ from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang, check_phones
+from latflow.lang.lexicon import Pronunciation
 from latflow.lattice.best_path import Scales
 from latflow.lattice.lattice import Lattice
 from latflow.nnet.model_dir import choose_device
@@ -59,6 +61,7 @@ from latflow.scoring.options import Decision
 from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
 from latflow.serving.features import FeatureStream, make_front_end
+from latflow.serving.word_adder import WordAdder
 from latflow.user_code import trusting
 
 FORMAT = 2  # 1 knew no packages that only align
@@ -298,6 +301,7 @@ class Model:
     """A package, loaded; shared by all threads.
 
     Attributes:
+        folder: where it was read.
         info: what the package says of itself.
         lang: words and phones.
         transitions: of the system.
@@ -306,6 +310,7 @@ class Model:
         transcriber: makes words of lattices.
     """
 
+    folder: Path
     info: PackageInfo
     lang: Lang
     transitions: TransitionModel
@@ -367,10 +372,15 @@ class Model:
             info.confidences,
         )
         model = cls(
+            folder,
             info,
             lang,
             found.transitions,
-            _decoder(folder / "graph/HCLG.fst", found.transitions, lang, info.search),
+            _decoder(
+                load_graph(folder / "graph/HCLG.fst", lang),
+                transitions=found.transitions,
+                search=info.search,
+            ),
             found.acoustics,
             transcriber,
             make_front_end(info.front_end, info.sample_rate),
@@ -396,6 +406,39 @@ class Model:
                 file=folder,
                 remedy="tree and model must be of the same training",
             )
+
+    def with_words(
+        self, entries: Sequence[Pronunciation], *, boost: float = 0.0
+    ) -> Model:
+        """Return the model with words that its graph lacks, or says otherwise.
+
+        What searches have composed is kept for the last few lists.
+
+        Args:
+            entries: phones without position markers.
+            boost: discount on the cost of each word, which else is that of a typical
+                one (-ln of the probability).
+
+        Raises:
+            UserError: the package has a whole graph, a second language model or no
+                tree; its phones depend on those that follow; or a phone is none of its
+                own.
+        """
+        if self._language_models is not None:
+            raise UserError(
+                "words can't be added: the package has a second language model",
+                file=self.folder,
+                remedy="package the system without rescoring",
+            )
+        lang, decoder = self._adder.add(entries, boost)
+        transcriber = replace(self.transcriber, lang=lang)
+        return replace(self, lang=lang, decoder=decoder, transcriber=transcriber)
+
+    @cached_property
+    def _adder(self) -> WordAdder:
+        """What adds words."""
+        make = partial(_decoder, transitions=self.transitions, search=self.info.search)
+        return WordAdder(self.folder, self.lang, self.transitions, make)
 
     @property
     def acoustic_scale(self) -> float:
@@ -519,11 +562,11 @@ class GmmPackage:
 
 
 def _decoder(
-    path: Path, transitions: TransitionModel, lang: Lang, search: SearchOptions
+    graph: DecodingGraph, transitions: TransitionModel, search: SearchOptions
 ) -> LatticeDecoder:
     """Return the decoder with a graph."""
     return LatticeDecoder(
-        load_graph(path, lang),
+        graph,
         transitions.pdf,
         beam=search.beam,
         lattice_beam=search.lattice_beam,

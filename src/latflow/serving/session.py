@@ -36,6 +36,7 @@ from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import EndpointOptions
 from latflow.errors import UserError
 from latflow.features.resampling import StreamingResampler
+from latflow.lang.lexicon import read_entry
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.phrases import phrase_model, plain_model
 from latflow.lattice.lattice import Lattice
@@ -74,8 +75,11 @@ class Session:
     def __init__(
         self, model: Model, options: SessionOptions | None = None, name: str = "audio"
     ) -> None:
-        self._model = model
         self._options = options or SessionOptions()
+        if self._options.new_words:
+            entries = [read_entry(line) for line in self._options.new_words]
+            model = model.with_words(entries, boost=self._options.word_boost)
+        self._model = model
         self._name = name
         self._rate = self._options.sample_rate or model.sample_rate
         self.warnings: list[str] = []

@@ -38,6 +38,7 @@ class VoskConfig(BaseModel):
     words: bool = True
     max_alternatives: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] = 0
     phrase_list: Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)] = ()
+    new_words: Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)] = ()
     model: str | None = None
     token: str = ""
 
@@ -154,6 +155,7 @@ class _VoskConnection(Connection):
             sample_rate=round(self._rate),
             max_alternatives=max(1, config.max_alternatives),
             phrases=config.phrase_list or self._service.session.phrases,
+            new_words=config.new_words,
         )
 
     async def _reply_to(self, message: bytes | str) -> bool:
