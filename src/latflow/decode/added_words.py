@@ -16,12 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from latflow.decode.composition import (
     ADDED,
     ARC,
+    BACK_OFF,
     HAS_EPSILON,
     NOTHING,
     STATE,
@@ -43,6 +45,7 @@ from latflow.lang.lm_arrays import LmArrays
 from latflow.lang.phones import place_markers
 
 _NO_PHONE = 0  # before the first one of an utterance
+_MOST_BRIDGES = 8  # epsilon arcs between the end of a word and the next
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,30 @@ class Boundaries:
     self_loop_scale: float
     typical_cost: float
 
-    def behind(self, phone: int) -> int:
+    def behind(self, phone: int) -> tuple[int, float]:
         """Return the number of the state that follows a word with this last phone.
 
-        Where no word of HCL ends with it, the start state has to do.
+        Where no word of HCL ends with it, the start state has to do. Of several states
+        some come when silence, or backing off, has been chosen: there, words cost less.
+
+        Returns:
+            (number; what its arcs cost too much, or too little, for a path that comes
+            from elsewhere: epsilon removal moves weights over states).
         """
         found = np.flatnonzero(self.phone == phone)
         if not len(found):
             found = np.flatnonzero(self.phone == _NO_PHONE)
-        return int(found[np.argmin(self.cost[found] - self.leaving[found])])
+        own = self.cost - self.leaving
+        at = int(found[np.argmax(own[found])])
+        return at, float(own[at]) - self.common_cost
+
+    @cached_property
+    def common_cost(self) -> float:
+        """What words cost in common behind most phones, those of speech."""
+        own = self.cost - self.leaving
+        most = np.full(int(self.phone.max()) + 1, -np.inf, np.float32)
+        np.maximum.at(most, self.phone, own)
+        return float(np.median(most[np.isfinite(most)]))
 
 
 # -- boundaries --------------------------------------------------------------------
@@ -117,18 +135,8 @@ def find_boundaries(
     """
     source, target = hcl.sources(), np.asarray(hcl.next_state)
     tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
-    has_all = _have_all_words(reachable, int(labels.max()))[reachable.set_of]
-    # Arcs from "any word may come" into the lexicon, and those that lead to them.
-    begins = has_all[source] & ((labels >= 0) | ~has_all[target])
-    cost = np.full(hcl.num_states, np.inf, np.float32)
-    np.minimum.at(cost, source[begins], weight[begins])
-    is_bridge = has_all[source] & has_all[target] & (tids == 0) & (labels < 0)
-    while True:
-        before = cost.copy()
-        through = weight[is_bridge] + cost[target[is_bridge]]
-        np.minimum.at(cost, source[is_bridge], through)
-        if not (cost < before).any():
-            break
+    has_all = _have_all_words(reachable, int(labels.max()))
+    cost = _entry_costs(hcl, labels, has_all, _num_words(reachable))
     is_loop = (source == target) & model.is_self_loop[tids] & (tids > 0)
     phone = np.full(hcl.num_states, -1, np.int32)
     leaving = np.zeros(hcl.num_states, np.float32)
@@ -143,25 +151,74 @@ def find_boundaries(
             "no state of HCL lets all words begin",
             remedy="make the graph again with graph.composition: lookahead",
         )
-    # Arcs into the lexicon have costs of its words, the same wherever they begin.
-    begun = (cost - leaving)[states]
     return Boundaries(
         states,
         phone[states],
-        begun - begun.min() + leaving[states],
+        cost[states],
         leaving[states],
         float(scale),
         _typical_cost(lm),
     )
 
 
+def _entry_costs(
+    hcl: Graph, labels: np.ndarray, has_all: np.ndarray, num_words: np.ndarray
+) -> np.ndarray:
+    """Return what words cost in common where any of them may begin.
+
+    HCL is determinized in the log semiring: an arc to several words has the sum of
+    their probabilities, so that the arcs of a state show what a word costs there beyond
+    its own: leaving the phone before, and no silence.
+
+    Args:
+        hcl: its arcs, and
+        labels: their labels.
+        has_all: bool[S], whether all words may come next.
+        num_words: int64[S], how many may.
+
+    Returns:
+        float32[S]; inf where no word begins.
+    """
+    source, target = hcl.sources(), np.asarray(hcl.next_state)
+    chance = np.exp(-np.asarray(hcl.weight, np.float64))
+    is_plain = has_all[source] & (labels != BACK_OFF)
+    begins = is_plain & ((labels >= 0) | ~has_all[target])
+    counts = np.where(labels >= 0, 1, num_words[target])
+    own = np.stack(
+        [
+            np.bincount(source[begins], values[begins], hcl.num_states)
+            for values in (chance, counts)
+        ]
+    )
+    # Epsilon arcs lead to more, from the HMM that ends.
+    is_bridge = is_plain & ~begins & (np.asarray(hcl.ilabel) == 0)
+    here, there = source[is_bridge], target[is_bridge]
+    total = own
+    for _ in range(_MOST_BRIDGES):
+        through = total[:, there] * np.stack([chance[is_bridge], np.ones(len(here))])
+        total = own + np.stack(
+            [np.bincount(here, values, hcl.num_states) for values in through]
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cost = np.log(total[1]) - np.log(total[0])
+    return np.where(total[1] > 0, cost, np.inf).astype(np.float32)
+
+
+def _num_words(reachable: Reachable) -> np.ndarray:
+    """Return how many labels can come next from each state, int64[S]."""
+    sizes = reachable.ranges[:, 1] - reachable.ranges[:, 0] + 1
+    sums = np.concatenate([[0], np.cumsum(sizes)])[reachable.begin]
+    return np.diff(sums)[reachable.set_of]
+
+
 def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
-    """Return whether sets have all words, 0 ... last; bool[sets]."""
+    """Return whether all words, 0 ... last, can come next from states, bool[S]."""
     begin = reachable.begin[:-1]
     is_empty = begin == reachable.begin[1:]
     none = np.array([[1, 0]], np.int32)
     rows = np.concatenate([reachable.ranges, none])[begin]
-    return ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= last)
+    has_all = ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= last)
+    return has_all[reachable.set_of]
 
 
 def _self_loop_scale(
@@ -330,10 +387,10 @@ class _Builder:
         rows["target"] += len(hcl.final)
         all_rows, boundary = [rows], 0
         for phone, state in self._ends.items():
-            at = self._boundaries.behind(phone)
+            at, moved = self._boundaries.behind(phone)
             boundary = int(self._boundaries.state[at])
             # The arcs have the cost of leaving the HMM that HCL's state is in.
-            more = graph.final[state] - self._boundaries.leaving[at]
+            more = graph.final[state] - self._boundaries.leaving[at] - moved
             final[state] = hcl.final[boundary] + more
             rows = _rows_of(hcl, boundary, self._hmms.model)
             rows["source"] = state
