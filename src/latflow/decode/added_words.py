@@ -75,7 +75,6 @@ class Boundaries:
             silence.
         leaving: float32[B], the part of it that is the phone's.
         self_loop_scale: that the graph was made with.
-        typical_cost: median of the words that G has without a history.
     """
 
     state: np.ndarray
@@ -83,7 +82,6 @@ class Boundaries:
     cost: np.ndarray
     leaving: np.ndarray
     self_loop_scale: float
-    typical_cost: float
 
     def behind(self, phone: int) -> tuple[int, float]:
         """Return the number of the state that follows a word with this last phone.
@@ -118,16 +116,16 @@ def find_boundaries(
     hcl: Graph,
     labels: np.ndarray,
     reachable: Reachable,
-    lm: LmArrays,
+    num_words: int,
     model: TransitionModel,
 ) -> Boundaries:
     """Find where words begin and end.
 
     Args:
         hcl: with self-loops behind the arcs that enter their states.
-        labels: int32[A], of its arcs; words are 0, 1, ...
+        labels: int32[A], of its arcs; the words that G has are 0 ... num_words - 1.
         reachable: of the same.
-        lm: G.
+        num_words: that G has.
         model: of its transition-ids.
 
     Raises:
@@ -135,9 +133,11 @@ def find_boundaries(
     """
     source, target = hcl.sources(), np.asarray(hcl.next_state)
     tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
-    has_all = _have_all_words(reachable, int(labels.max()))
-    cost = _entry_costs(hcl, labels, has_all, _num_words(reachable))
-    is_loop = (source == target) & model.is_self_loop[tids] & (tids > 0)
+    has_all = _have_all_words(reachable, num_words - 1)
+    cost = _entry_costs(hcl, labels, has_all, reachable)
+    ends = np.zeros(model.num_states + 1, np.bool_)  # HMM states that end a phone
+    ends[model.state[model.is_final]] = True
+    is_loop = (source == target) & model.is_self_loop[tids] & ends[model.state[tids]]
     phone = np.full(hcl.num_states, -1, np.int32)
     leaving = np.zeros(hcl.num_states, np.float32)
     scale = _self_loop_scale(tids[is_loop], weight[is_loop], model)
@@ -157,12 +157,11 @@ def find_boundaries(
         cost[states],
         leaving[states],
         float(scale),
-        _typical_cost(lm),
     )
 
 
 def _entry_costs(
-    hcl: Graph, labels: np.ndarray, has_all: np.ndarray, num_words: np.ndarray
+    hcl: Graph, labels: np.ndarray, has_all: np.ndarray, reachable: Reachable
 ) -> np.ndarray:
     """Return what words cost in common where any of them may begin.
 
@@ -174,7 +173,7 @@ def _entry_costs(
         hcl: its arcs, and
         labels: their labels.
         has_all: bool[S], whether all words may come next.
-        num_words: int64[S], how many may.
+        reachable: labels that may.
 
     Returns:
         float32[S]; inf where no word begins.
@@ -182,16 +181,23 @@ def _entry_costs(
     source, target = hcl.sources(), np.asarray(hcl.next_state)
     chance = np.exp(-np.asarray(hcl.weight, np.float64))
     is_plain = has_all[source] & (labels != BACK_OFF)
-    begins = is_plain & ((labels >= 0) | ~has_all[target])
-    counts = np.where(labels >= 0, 1, num_words[target])
+    begins = np.flatnonzero(is_plain & ((labels >= 0) | ~has_all[target]))
+    first, size = _words_ahead(reachable)
+    is_word = labels[begins] >= 0
+    first = np.where(is_word, labels[begins], first[target[begins]])
+    size = np.where(is_word, 1, size[target[begins]])
+    # An HMM that may begin in several states has an arc to the same words for each.
+    keys = np.stack([source[begins], first])
+    _, once = np.unique(keys, axis=1, return_index=True)
     own = np.stack(
         [
-            np.bincount(source[begins], values[begins], hcl.num_states)
-            for values in (chance, counts)
+            np.bincount(source[begins], chance[begins], hcl.num_states),
+            np.bincount(source[begins[once]], size[once], hcl.num_states),
         ]
     )
     # Epsilon arcs lead to more, from the HMM that ends.
-    is_bridge = is_plain & ~begins & (np.asarray(hcl.ilabel) == 0)
+    is_bridge = is_plain & (np.asarray(hcl.ilabel) == 0)
+    is_bridge[begins] = False
     here, there = source[is_bridge], target[is_bridge]
     total = own
     for _ in range(_MOST_BRIDGES):
@@ -204,11 +210,12 @@ def _entry_costs(
     return np.where(total[1] > 0, cost, np.inf).astype(np.float32)
 
 
-def _num_words(reachable: Reachable) -> np.ndarray:
-    """Return how many labels can come next from each state, int64[S]."""
-    sizes = reachable.ranges[:, 1] - reachable.ranges[:, 0] + 1
-    sums = np.concatenate([[0], np.cumsum(sizes)])[reachable.begin]
-    return np.diff(sums)[reachable.set_of]
+def _words_ahead(reachable: Reachable) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first label that can come next from each state, and how many can."""
+    begin, ranges = reachable.begin, reachable.ranges
+    first = np.append(ranges[:, 0], 0)[begin[:-1]]
+    sums = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)])[begin]
+    return first[reachable.set_of], np.diff(sums)[reachable.set_of]
 
 
 def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
@@ -296,9 +303,11 @@ def add_words(
             "follow",
             remedy="take a network of LF-MMI, or add the words to the lexicon",
         )
+    typical_cost = _typical_cost(parts.lm)
+    words = [replace(word, cost=word.cost + typical_cost) for word in words]
     builder = _Builder(parts, boundaries, hmms)
     for word in words:
-        builder.add(replace(word, cost=word.cost + boundaries.typical_cost))
+        builder.add(word)
     return builder.finish(words)
 
 

@@ -114,14 +114,14 @@ class ComposedGraph:
         if not back_off:
             hcl, back_off = let_words_back_off(hcl)
         words = np.where(hcl.olabel == back_off, 0, hcl.olabel).astype(np.int32)
-        label_of, last = _number_words(hcl, words)
+        label_of, last, num_known = _number_words(hcl, words, parts.grammar)
         self._boundaries: Boundaries | None = None
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
         reachable = _reachable(hcl, labels, last)
         lm, end = of_grammar(parts.grammar, parts.file)
         lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
         if parts.model is not None:
-            found = find_boundaries(hcl, labels, reachable, lm, parts.model)
+            found = find_boundaries(hcl, labels, reachable, num_known, parts.model)
             order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
             hcl = _with_arcs(hcl, found)
             labels = np.append(labels, np.full(len(found.state), ADDED))[order]
@@ -245,14 +245,23 @@ def _reachable(hcl: Graph, labels: np.ndarray, last: int) -> Reachable:
     )
 
 
-def _number_words(hcl: Graph, words: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the label of each word, NOTHING for those that HCL lacks; how many."""
+def _number_words(
+    hcl: Graph, words: np.ndarray, grammar: Graph
+) -> tuple[np.ndarray, int, int]:
+    """Number the words of HCL, those that G lacks last.
+
+    Returns:
+        (label of each word, NOTHING for those that HCL lacks; how many HCL has; how
+        many of them G has, too).
+    """
     by_label = depth_first_words(
         hcl.start, hcl.arc_begin, np.asarray(hcl.next_state), words
     )
+    is_known = np.isin(by_label, grammar.olabel)
+    by_label = np.concatenate([by_label[is_known], by_label[~is_known]])
     label_of = np.full(int(words.max(initial=0)) + 1, NOTHING, np.int32)
     label_of[by_label] = np.arange(len(by_label), dtype=np.int32)
-    return label_of, len(by_label)
+    return label_of, len(by_label), int(is_known.sum())
 
 
 def _labels_in(lm: LmArrays, end: int, label_of: np.ndarray, last: int) -> np.ndarray:
