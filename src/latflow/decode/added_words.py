@@ -413,11 +413,13 @@ class _Builder:
     def _entries(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return `entry_begin` and `entries`, see `AddedWords`."""
         entered = np.array(sorted(self._entered), np.int64)
-        first, end = states["begin"][entered[:, 1]], states["begin"][entered[:, 1] + 1]
+        first = states["begin"][entered[:, 1]].astype(np.int64)
+        sizes = states["begin"][entered[:, 1] + 1] - first
         counts = np.zeros(entered[-1, 0] + 2, np.int64)
-        np.add.at(counts, entered[:, 0] + 1, end - first)
-        entries = [np.arange(a, b) for a, b in zip(first, end, strict=True)]
-        return np.cumsum(counts), np.concatenate(entries).astype(np.int32)
+        np.add.at(counts, entered[:, 0] + 1, sizes)
+        before = np.cumsum(sizes) - sizes
+        entries = np.repeat(first - before, sizes) + np.arange(sizes.sum())
+        return np.cumsum(counts), entries.astype(np.int32)
 
 
 _ROW = np.dtype(
