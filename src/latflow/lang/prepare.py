@@ -43,6 +43,7 @@ from latflow.lang.options import (
     UniformLm,
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
+from latflow.lang.silence import SILENCE_FILE, read_sentence_silence
 from latflow.lang.special_words import special_names
 
 log = logging.getLogger(__name__)
@@ -141,6 +142,9 @@ def extend_lang(
         strip_stress=options.strip_stress,
         max_normalize=options.max_normalize,
     )
+    if given.sentence is None and (model.folder / SILENCE_FILE).is_file():
+        edges = read_sentence_silence(model.folder / SILENCE_FILE)
+        given = replace(given, sentence=edges)
     given = _with_phones_of(model, given, options)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
