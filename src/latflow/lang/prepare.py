@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,6 +119,7 @@ def extend_lang(
     out_dir: str | Path,
     *,
     options: LangOptions,
+    needed: Collection[str] | None = None,
 ) -> None:
     """Make a lang directory of a lexicon with the phones of another lang directory.
 
@@ -130,10 +131,15 @@ def extend_lang(
             word.
         lexicon: the lexicon file.
         out_dir: folder to write, replaced as a whole.
-        options: how the lexicon is read, and the probability of silence.
+        options: how the lexicon is read, and the probability of silence, where neither
+            the lexicon nor the other lang directory tells it.
+        needed: words that must be there; pronunciations with a phone that the other
+            lang directory has not are left out, as long as each of these keeps one.
+            None needs all pronunciations.
 
     Raises:
-        UserError: the lexicon is faulty, or has a phone that the other one has not.
+        UserError: the lexicon is faulty, or a word that is needed has a phone that the
+            other lang directory has not.
     """
     model = Lang.load(lang_dir)
     given = read_lexicon(
@@ -145,7 +151,7 @@ def extend_lang(
     if given.sentence is None and (model.folder / SILENCE_FILE).is_file():
         edges = read_sentence_silence(model.folder / SILENCE_FILE)
         given = replace(given, sentence=edges)
-    given = _with_phones_of(model, given, options)
+    given = _with_phones_of(model, given, options, needed)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
     silence = complete.silence_model(options.silence_probability)
@@ -177,38 +183,58 @@ def extend_lang(
         )
 
 
-def _with_phones_of(model: Lang, given: Lexicon, options: LangOptions) -> Lexicon:
+def _with_phones_of(
+    model: Lang,
+    given: Lexicon,
+    options: LangOptions,
+    needed: Collection[str] | None,
+) -> Lexicon:
     """Return a lexicon with the phones of a model, as the model writes them.
 
     Phones that differ in Unicode's normal form only become the model's. Words of
     silence and noise whose phone the model lacks get its silence, or what it has for
-    unknown words.
+    unknown words. Of `needed` see `extend_lang`.
 
     Raises:
-        UserError: a word has a phone that the model lacks.
+        UserError: a word that is needed has a phone that the model lacks.
     """
-    known = {model.base_phone(phone) for phone in model.phones}
+    known = {model.base_phone(phone) for phone in model.topology.phones}
     same = {unicodedata.normalize("NFC", phone): phone for phone in sorted(known)}
     same |= {phone: phone for phone in known}
     names = special_names(given, options)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     stand_in = dict.fromkeys(names.silence_phones, " ".join(unknown[0][1]))
     stand_in[names.silence_phone] = model.base_phone(model.optional_silence)
-    entries, replaced = [], 0
+    entries, strange = [], []
     for entry in given.entries:
-        phones = []
-        for phone in entry.phones:
-            own = same.get(unicodedata.normalize("NFC", phone)) or stand_in.get(phone)
-            if not own:
-                raise UserError(
-                    f"phone {phone} is not among those of the model",
-                    file=given.file,
-                    utterance=entry.word,
-                    remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
-                )
-            phones.append(own)
-        replaced += tuple(phones) != entry.phones
-        entries.append(replace(entry, phones=tuple(phones)))
+        own = [
+            same.get(unicodedata.normalize("NFC", phone)) or stand_in.get(phone)
+            for phone in entry.phones
+        ]
+        phones = tuple(filter(None, own))
+        if len(phones) < len(own):
+            strange.append((entry, entry.phones[own.index(None)]))
+        else:
+            entries.append(replace(entry, phones=phones))
+    kept = {entry.word for entry in entries}
+    for entry, phone in strange:
+        if entry.word not in kept and (needed is None or entry.word in needed):
+            raise UserError(
+                f"phone {phone} is not among those of the model",
+                file=given.file,
+                utterance=entry.word,
+                remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
+            )
+    if strange:
+        log.warning(
+            "%s: pronunciations left out, with phones that the model has not: %d, of "
+            "%d words, with %s",
+            given.file,
+            len(strange),
+            len({entry.word for entry, _ in strange}),
+            " ".join(sorted({phone for _, phone in strange})[:20]),
+        )
+    replaced = len(set(entries) - set(given.entries))
     if replaced:
         log.info(
             "%s: entries that got the model's names of phones: %d", given.file, replaced

@@ -96,11 +96,17 @@ class AlignmentTask:
     def write_lang(self, out_dir: Path) -> Lang:
         """Write `lang/`, the package's with the words of the lexicon.
 
+        Pronunciations with phones that the package has not are left out where no
+        transcript needs them.
+
         Raises:
-            UserError: the lexicon has a phone that the package has not.
+            UserError: a word of the transcripts has a phone that the package has not.
         """
         own = self.package_dir / "lang"
-        extend_lang(own, self.lexicon, out_dir / "lang", options=self.lang)
+        words = {word for cut in read_cuts(self.cuts) for word in text_of(cut).split()}
+        extend_lang(
+            own, self.lexicon, out_dir / "lang", options=self.lang, needed=words
+        )
         return Lang.load(out_dir / "lang")
 
     @contextmanager
