@@ -39,8 +39,8 @@ from latflow.graphs.hclg import load_model
 from latflow.graphs.options import ChainGraphOptions, GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
+from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang
 from latflow.parallel import worker_pool
 from latflow.serving.package import GmmPackage, Model, PackageInfo, read_info
 
