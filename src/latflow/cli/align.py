@@ -232,6 +232,23 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
 
 
 @ALIGN.command(
+    "import-mfa",
+    option(
+        "model",
+        "acoustic model of Montreal Forced Aligner: zip file, folder, or its name in "
+        "MFA's own folder of downloads",
+    ),
+    option("out", "folder for the package"),
+    example="import-mfa english_us_arpa.zip english",
+)
+def _import_mfa(arguments: Arguments) -> None:
+    """Turn a model of Montreal Forced Aligner into a package that aligns."""
+    from latflow.serving.mfa_import import import_mfa
+
+    import_mfa(arguments.model, arguments.out)
+
+
+@ALIGN.command(
     "validate",
     _CORPUS,
     _LEXICON,

@@ -110,7 +110,7 @@ def import_system(
     check_cmvn(exp, features.cmvn)
     transform = read_transform(exp)
     _check_features(transform, model, features.dim, exp)
-    alignment_model = _alignment_model(exp / ALIGNMENT_MODEL, model)
+    alignment_model = read_alignment_model(exp / ALIGNMENT_MODEL, model)
     full = _full_matrix(exp / FULL_MATRIX, transform, features.dim)
     out.mkdir(parents=True, exist_ok=True)
     tree.save(out / "tree")
@@ -150,8 +150,16 @@ def _check_features(
         )
 
 
-def _alignment_model(path: Path, model: AcousticModel) -> AcousticModel | None:
-    """Read the model for unadapted features of a system that adapts to speakers."""
+def read_alignment_model(path: Path, model: AcousticModel) -> AcousticModel | None:
+    """Read the model for unadapted features of a system that adapts to speakers.
+
+    Args:
+        path: `final.alimdl`; None is returned if there is none.
+        model: of the same training.
+
+    Raises:
+        UserError: the file is garbled, or of another tree or dimension.
+    """
     if not path.is_file():
         return None
     found = AcousticModel.load(path)

@@ -69,7 +69,8 @@ class Lexicon:
         edges: lines that give a reserved word the phone of silence (`<eps> sil` of
             Montreal Forced Aligner, `<s> SIL` of CMU Sphinx). No words; they tell the
             name of the phone.
-        sentence: silence at the edges of sentences, if there is a `silprob.txt`.
+        sentence: silence at the edges of sentences and overall, if there is a
+            `silprob.txt`.
     """
 
     entries: tuple[Pronunciation, ...]
@@ -105,7 +106,7 @@ class Lexicon:
             probability: of silence where the lexicon tells none, in [0, 1); 0 allows
                 no silence at all, whatever the lexicon says.
         """
-        if probability == 0.0 or not self.has_silence:
+        if probability == 0.0 or not (self.has_silence or self.sentence):
             return None
         edges = self.sentence or SentenceSilence(probability, probability, 1.0, 1.0)
         neutral = WordSilence(edges.overall, 1.0, 1.0)

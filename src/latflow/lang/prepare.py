@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +42,6 @@ from latflow.lang.options import (
     UniformLm,
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
-from latflow.lang.special_words import special_names
 
 log = logging.getLogger(__name__)
 
@@ -110,106 +108,6 @@ def make_lang(
         len(parts.silence) + len(parts.nonsilence),
         len(parts.disambig),
     )
-
-
-def extend_lang(
-    lang_dir: str | Path,
-    lexicon: str | Path,
-    out_dir: str | Path,
-    *,
-    options: LangOptions,
-) -> None:
-    """Make a lang directory of a lexicon with the phones of another lang directory.
-
-    What was trained with the other one can then align words that it never saw. There is
-    no `L_disambig.fst`: alignment needs none.
-
-    Args:
-        lang_dir: the other lang directory: phones and their lists, topology, unknown
-            word.
-        lexicon: the lexicon file.
-        out_dir: folder to write, replaced as a whole.
-        options: how the lexicon is read, and the probability of silence.
-
-    Raises:
-        UserError: the lexicon is faulty, or has a phone that the other one has not.
-    """
-    model = Lang.load(lang_dir)
-    given = read_lexicon(
-        lexicon,
-        has_probabilities=options.has_probabilities,
-        strip_stress=options.strip_stress,
-        max_normalize=options.max_normalize,
-    )
-    given = _with_phones_of(model, given, options)
-    unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
-    complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
-    silence = complete.silence_model(options.silence_probability)
-    entries = list(complete.entries)
-    if model.word_boundary is not None:
-        entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
-    words = [EPSILON, *complete.words, GRAMMAR_DISAMBIG, SENTENCE_START, SENTENCE_END]
-    word_ids = {word: number for number, word in enumerate(words)}
-    with atomic_directory(out_dir) as folder:
-        (folder / "phones").mkdir()
-        names = ["phones.txt", "topo", "oov.txt"]
-        names += [f"phones/{p.name}" for p in (model.folder / "phones").glob("*.int")]
-        for name in names:
-            if "align_lexicon" not in name:
-                shutil.copyfile(model.folder / name, folder / name)
-        _write(folder / "words.txt", (f"{w} {n}" for w, n in word_ids.items()))
-        _write(folder / "oov.int", [str(word_ids[model.oov_word])])
-        write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
-        write_lexicon(complete, folder / "lexiconp.txt", with_probabilities=True)
-        if silence is not None:
-            write_silence(folder, complete.entries, silence)
-        write_transducers(
-            folder,
-            entries,
-            (model.phone_ids, word_ids),
-            silence_phone=model.phones[model.optional_silence],
-            silence=silence or options.silence_probability,
-            silence_disambig=None,
-        )
-
-
-def _with_phones_of(model: Lang, given: Lexicon, options: LangOptions) -> Lexicon:
-    """Return a lexicon with the phones of a model, as the model writes them.
-
-    Phones that differ in Unicode's normal form only become the model's. Words of
-    silence and noise whose phone the model lacks get its silence, or what it has for
-    unknown words.
-
-    Raises:
-        UserError: a word has a phone that the model lacks.
-    """
-    known = {model.base_phone(phone) for phone in model.phones}
-    same = {unicodedata.normalize("NFC", phone): phone for phone in sorted(known)}
-    same |= {phone: phone for phone in known}
-    names = special_names(given, options)
-    unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
-    stand_in = dict.fromkeys(names.silence_phones, " ".join(unknown[0][1]))
-    stand_in[names.silence_phone] = model.base_phone(model.optional_silence)
-    entries, replaced = [], 0
-    for entry in given.entries:
-        phones = []
-        for phone in entry.phones:
-            own = same.get(unicodedata.normalize("NFC", phone)) or stand_in.get(phone)
-            if not own:
-                raise UserError(
-                    f"phone {phone} is not among those of the model",
-                    file=given.file,
-                    utterance=entry.word,
-                    remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
-                )
-            phones.append(own)
-        replaced += tuple(phones) != entry.phones
-        entries.append(replace(entry, phones=tuple(phones)))
-    if replaced:
-        log.info(
-            "%s: entries that got the model's names of phones: %d", given.file, replaced
-        )
-    return replace(given, entries=tuple(entries))
 
 
 def make_lm(
@@ -479,9 +377,13 @@ def import_lang(lang_dir: Path, out_dir: Path) -> None:
 
 
 def copy_lang(lang: Lang, folder: Path) -> None:
-    """Copy what makes a lang directory, without grammar and lexicon."""
+    """Copy what makes a lang directory, without grammar and lexicon.
+
+    That of an acoustic model alone has no transducers, since it has no words.
+    """
     for name in LANG_FILES:
-        shutil.copyfile(lang.folder / name, folder / name)
+        if not name.endswith(".fst") or (lang.folder / name).is_file():
+            shutil.copyfile(lang.folder / name, folder / name)
     (folder / "oov.int").write_text(f"{lang.oov_id}\n", encoding="utf-8")
     (folder / "phones").mkdir()
     for path in sorted((lang.folder / "phones").iterdir()):

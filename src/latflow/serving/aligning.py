@@ -39,8 +39,8 @@ from latflow.graphs.hclg import load_model
 from latflow.graphs.options import ChainGraphOptions, GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
+from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang
 from latflow.parallel import worker_pool
 from latflow.serving.package import GmmPackage, Model, PackageInfo, read_info
 
@@ -96,11 +96,17 @@ class AlignmentTask:
     def write_lang(self, out_dir: Path) -> Lang:
         """Write `lang/`, the package's with the words of the lexicon.
 
+        Pronunciations with phones that the package has not are left out where no
+        transcript needs them.
+
         Raises:
-            UserError: the lexicon has a phone that the package has not.
+            UserError: a word of the transcripts has a phone that the package has not.
         """
         own = self.package_dir / "lang"
-        extend_lang(own, self.lexicon, out_dir / "lang", options=self.lang)
+        words = {word for cut in read_cuts(self.cuts) for word in text_of(cut).split()}
+        extend_lang(
+            own, self.lexicon, out_dir / "lang", options=self.lang, needed=words
+        )
         return Lang.load(out_dir / "lang")
 
     @contextmanager

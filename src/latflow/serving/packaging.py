@@ -21,6 +21,7 @@ from latflow.files import atomic_directory, file_digest
 from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
+from latflow.lang.silence import SILENCE_FILE
 from latflow.options import PositiveInt
 from latflow.provenance import versions
 from latflow.scoring.calibration import (
@@ -58,7 +59,7 @@ _NETWORK = (
 _GMM = ("final.mdl", "tree", "transform.json"), (MATRIX, ALIGNMENT_MODEL)
 _LANG = (
     ("words.txt", "phones.txt", "oov.txt", "oov.int", "topo"),
-    ("lexiconp.txt", "lexicon.txt", "phones/align_lexicon.txt"),
+    ("lexiconp.txt", "lexicon.txt", SILENCE_FILE, "phones/align_lexicon.txt"),
 )
 
 
@@ -82,7 +83,8 @@ class PackageFiles:
     lang_dir: Path
     """Language directory of the system."""
     graph: Path | None = None
-    """`HCLG.fst` that it decodes with; None where it adapts to speakers."""
+    """`HCLG.fst` that it decodes with; None where it only aligns: adapts to speakers,
+    or is another's acoustic model."""
     scales: Path | None = None
     """`scales.json` with the chosen `lmwt` and `wip`; None likewise."""
     recordings: Path | None = None
@@ -124,6 +126,8 @@ def write_package(
     why_aligning = None
     if is_gmm and (files.model_dir / ALIGNMENT_MODEL).is_file():
         why_aligning = "it adapts to speakers in two passes over their speech"
+    elif is_gmm and files.graph is None:
+        why_aligning = "it has no decoding graph"
     with atomic_directory(out_dir) as folder:
         _copy_all(files.model_dir, folder / "model", _GMM if is_gmm else _NETWORK)
         _copy_all(files.lang_dir, folder / "lang", _LANG)

@@ -18,8 +18,8 @@ from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.kaldi.io import write_int_vectors
 from latflow.lang.directory import Lang
+from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang
 from latflow.ragged import RaggedWriter
 
 FRAME_SHIFT, FIRST_MIDDLE = 0.01, 0.0125

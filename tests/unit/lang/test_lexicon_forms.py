@@ -7,9 +7,10 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.lang.directory import Lang
+from latflow.lang.extension import extend_lang
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang, make_lang
+from latflow.lang.prepare import make_lang
 
 PLAIN = """\
 ZERO Z IH R OW
