@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 from reference.serving_package import LEXICON, words_of
+from reference.serving_process import pcm
+from reference.serving_server import running_server
+from websockets.sync.client import connect as connect_client
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
@@ -88,7 +92,8 @@ def test_partials_of_a_session_have_its_words_and_others_have_not(lacking, digit
         partials = [event.text for event in events if isinstance(event, Partial)]
         texts.append((" ".join(partials), events[-1].segment.best.text))
     (partial, final), (plain_partial, plain) = texts
-    assert "NEW" in partial and "NEW" in final
+    assert "NEW" in partial
+    assert "NEW" in final
     assert "NEW" not in plain_partial + plain
 
 
@@ -98,6 +103,27 @@ def test_sessions_with_the_same_words_share_what_they_compose(lacking):
     first, second = (model.with_words(entries).decoder for _ in range(2))
     assert first is second
     assert model.with_words(entries, boost=1.0).decoder is not first
+
+
+def test_a_client_brings_its_words_and_faulty_ones_are_told(lacking, digits):
+    word, model, _ = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    data = pcm(digits.samples(utterance)).tobytes()
+
+    def told(url, words):
+        with connect_client(url) as talk:
+            talk.send(json.dumps({"config": {"new_words": words}}))
+            talk.send(data)
+            replies = [json.loads(talk.recv())]
+            if "error" not in replies[0]:
+                talk.send('{"eof" : 1}')
+                replies.append(json.loads(talk.recv()))
+        return replies[-1]
+
+    with running_server(model) as server:
+        assert "NEW" in told(server.url, [entry_of(word, "NEW")])["text"]
+        assert "NEW" not in told(server.url, [])["text"]
+        assert "phone X is not among" in told(server.url, ["NEW N X"])["error"]
 
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
