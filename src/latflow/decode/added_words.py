@@ -22,6 +22,7 @@ import numpy as np
 
 from latflow.decode.composition import (
     ADDED,
+    ADDED_ALONE,
     ARC,
     BACK_OFF,
     HAS_EPSILON,
@@ -306,6 +307,7 @@ def add_words(
     typical_cost = _typical_cost(parts.lm)
     words = [replace(word, cost=word.cost + typical_cost) for word in words]
     builder = _Builder(parts, boundaries, hmms)
+    builder.begin({word.phones[0] for word in words})
     for word in words:
         builder.add(word)
     return builder.finish(words)
@@ -319,28 +321,43 @@ class _Builder:
         self._arcs: list[tuple[int, tuple[int, int, float, int]]] = []  # source, ARC
         self._num_states = 1
         self._ends: dict[int, int] = {}  # last phone -> state behind it
-        self._contexts = sorted(set(boundaries.phone.tolist()))
-        self._entered: list[tuple[int, int]] = []  # (phone before, state of entries)
+        self._entry_of: dict[int, int] = {}  # phone before -> state words begin in
+        # Of each such state: first phone of a word -> its HMM there.
+        self._first_hmms: dict[int, dict[int, int]] = {}
+
+    def begin(self, firsts: set[int]) -> None:
+        """Add the states that words begin in: one for contexts that are alike.
+
+        Args:
+            firsts: first phones of the words.
+        """
+        state_of: dict[tuple[int, ...], int] = {}
+        for before in sorted(set(self._boundaries.phone.tolist())):
+            found = {phone: self._hmm(before, phone) for phone in firsts}
+            key = tuple(found.values())
+            if key not in state_of:
+                state_of[key] = self._new_state()
+                self._first_hmms[state_of[key]] = found
+            self._entry_of[before] = state_of[key]
 
     def add(self, word: AddedWord) -> None:
         """Add the states of a pronunciation."""
-        *_, last = word.phones
+        first, last = word.phones[0], word.phones[-1]
         if last not in self._ends:
             self._ends[last] = self._new_state()
         rest = self._ends[last]
         # From the last phone back: what follows the first one serves all contexts.
         for i in range(len(word.phones) - 1, 0, -1):
-            state = self._new_state()
             hmm = self._hmm(word.phones[i - 1], word.phones[i])
-            self._put(hmm, state, rest)
-            rest = state
-        first_of: dict[int, int] = {}
-        for phone in self._contexts:
-            hmm = self._hmm(phone, word.phones[0])
-            if hmm not in first_of:
-                first_of[hmm] = self._new_state()
-                self._put(hmm, first_of[hmm], rest, word)
-            self._entered.append((phone, first_of[hmm]))
+            rest, _ = self._put(hmm, rest)
+        begun: dict[int, list[tuple[int, int, float, int]]] = {}
+        for entry, found in self._first_hmms.items():
+            hmm = found[first]
+            if hmm not in begun:
+                _, begun[hmm] = self._put(hmm, rest)
+            for tid, _, cost, target in begun[hmm]:
+                row = (tid, word.word, cost + word.cost, target)
+                self._arcs.append((entry, row))
 
     def _hmm(self, before: int, phone: int) -> int:
         """Return the number of the HMM of a phone behind another one."""
@@ -352,16 +369,17 @@ class _Builder:
         return self._num_states - 1
 
     def _put(
-        self, hmm: int, first: int, last: int, word: AddedWord | None = None
-    ) -> None:
-        """Put an HMM between two states; a word is given out by its first arcs."""
+        self, hmm: int, last: int
+    ) -> tuple[int, list[tuple[int, int, float, int]]]:
+        """Put an HMM before a state; return its first state and the arcs of that."""
         found = self._hmms.hmms[hmm]
-        inner = [first, *(self._new_state() for _ in range(found.num_states - 2)), last]
-        for source, tid, cost, target in found.arcs:
-            begins = word is not None and source == 0
-            output, more = (word.word, word.cost) if word and begins else (0, 0.0)
-            row = (tid, output, cost + more, inner[target])
-            self._arcs.append((inner[source], row))
+        states = [*(self._new_state() for _ in range(found.num_states - 1)), last]
+        rows = [
+            (states[source], (tid, 0, cost, states[target]))
+            for source, tid, cost, target in found.arcs
+        ]
+        self._arcs += rows
+        return states[0], [row for source, row in rows if source == states[0]]
 
     def finish(self, words: Sequence[AddedWord]) -> AddedWords:
         """Return what was added, with arcs that go on in HCL."""
@@ -377,12 +395,12 @@ class _Builder:
             self._hmms.model,
             self_loop_scale=self._boundaries.self_loop_scale,
         )
-        transducer = self._pack(graph)
-        begin, entries = self._entries(transducer.states)
+        entries = np.zeros(int(self._boundaries.phone.max()) + 1, np.int32)
+        for before, state in self._entry_of.items():
+            entries[before] = len(self._parts.hcl.final) + state
         cost = -np.logaddexp.reduce([-word.cost for word in words])
         return AddedWords(
-            transducer,
-            *read_only(begin, entries, np.array([cost], np.float32)),
+            self._pack(graph), *read_only(entries, np.array([cost], np.float32))
         )
 
     def _pack(self, graph: Graph) -> Transducer:
@@ -407,19 +425,9 @@ class _Builder:
             rows["word"][rows["label"] == ADDED] = phone
             all_rows.append(rows)
         set_of = np.full(graph.num_states, hcl.set_of[boundary], np.int32)
+        set_of[list(self._first_hmms)] = ADDED_ALONE
         rows = np.concatenate(all_rows)
         return _packed(rows, final, set_of, hcl, self._hmms.model.pdf)
-
-    def _entries(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `entry_begin` and `entries`, see `AddedWords`."""
-        entered = np.array(sorted(self._entered), np.int64)
-        first = states["begin"][entered[:, 1]].astype(np.int64)
-        sizes = states["begin"][entered[:, 1] + 1] - first
-        counts = np.zeros(entered[-1, 0] + 2, np.int64)
-        np.add.at(counts, entered[:, 0] + 1, sizes)
-        before = np.cumsum(sizes) - sizes
-        entries = np.repeat(first - before, sizes) + np.arange(sizes.sum())
-        return np.cumsum(counts), entries.astype(np.int32)
 
 
 _ROW = np.dtype(

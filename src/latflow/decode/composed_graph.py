@@ -224,16 +224,18 @@ def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
 
 
 def _with_arcs(hcl: Graph, boundaries: Boundaries) -> Graph:
-    """Return HCL with an arc where added words may begin, behind those of its state.
+    """Return HCL with an epsilon arc where added words may begin, behind other arcs.
 
-    It leads nowhere: the composition puts the words in its place.
+    It leads nowhere, to a new state: the composition leads it to the words.
     """
     arcs = np.zeros(len(boundaries.state), ARC)
-    arcs["ilabel"] = 1  # some frame is consumed
-    arcs["weight"], arcs["next_state"] = boundaries.cost, boundaries.state
+    arcs["weight"], arcs["next_state"] = boundaries.cost, hcl.num_states
     sources = np.append(hcl.sources(), boundaries.state)
     return Graph.from_arc_list(
-        hcl.start, sources, np.concatenate([hcl.arcs, arcs]), hcl.final
+        hcl.start,
+        sources,
+        np.concatenate([hcl.arcs, arcs]),
+        np.append(hcl.final, np.float32(np.inf)),
     )
 
 

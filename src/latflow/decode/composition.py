@@ -54,6 +54,7 @@ STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
 # Labels of arcs of HCL that are no words; words are 0, 1, ...
 NOTHING, BACK_OFF, ADDED = -1, -2, -3
+ADDED_ALONE = -1  # the set of a state that leads to added words alone
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
 _DEAD = -1  # in the place of a pair's number: it leads nowhere
@@ -71,7 +72,8 @@ class Transducer(NamedTuple):
         transition_id: int32[A].
         word: int32[A], the word that the label stands for.
         final: float32[S].
-        set_of: int32[S], number of the set of labels that can come next.
+        set_of: int32[S], number of the set of labels that can come next, ADDED_ALONE
+            for added words.
     """
 
     states: Records
@@ -88,15 +90,13 @@ class AddedWords(NamedTuple):
 
     Attributes:
         transducer: its states are numbered behind those of HCL; arcs may lead to both.
-        entry_begin: int64[phones + 1], where `entries` behind each phone begin.
-        entries: int32, the arcs of the transducer that words begin with; their weights
+        entry: int32[phones], the state that words begin in behind each phone; its arcs
             have the costs of the words.
         cost: float32[1], of all of them together, as `Parts.any_word`.
     """
 
     transducer: Transducer
-    entry_begin: np.ndarray
-    entries: np.ndarray
+    entry: np.ndarray
     cost: np.ndarray
 
 
@@ -205,12 +205,12 @@ _EMPTY = {
 def no_words() -> AddedWords:
     """Return no added words."""
     ints = _EMPTY[np.dtype(np.int32)]
-    costs, begin = read_only(np.full(1, np.inf, np.float32), np.zeros(1, np.int64))
+    (cost,) = read_only(np.full(1, np.inf, np.float32))
     transducer = Transducer(
         *(_EMPTY[STATE], _EMPTY[ARC], ints, ints, ints),
         *(_EMPTY[np.dtype(np.float32)], ints),
     )
-    return AddedWords(transducer, begin, ints, costs)
+    return AddedWords(transducer, ints, cost)
 
 
 def _no_composition() -> Composition:
@@ -324,8 +324,7 @@ def _most_arcs(parts: Parts, part: int, history: int) -> int:
     while parts.lm.backoff_state[history] >= 0:
         history = parts.lm.backoff_state[history]
         num_ways += 1
-    # Added words begin at one arc of a state, if at any.
-    return degree * num_ways + len(parts.added.entries)
+    return degree * num_ways
 
 
 @njit(cache=True, nogil=True)
@@ -355,25 +354,23 @@ def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     for a in range(half.states[state].begin, half.states[state + 1].begin):
         label = half.label[a]
         if label == NOTHING:
-            _add_arc(graph, pair, half, a, history, 0.0)
+            _add_arc(graph, pair, half, a, half.arcs[a].code, history, 0.0)
         elif label == BACK_OFF:  # as far as one likes
             to, cost = lm.backoff_state[history], lm.backoff_cost[history]
             while to >= 0:
-                _add_arc(graph, pair, half, a, to, cost)
+                _add_arc(graph, pair, half, a, half.arcs[a].code, to, cost)
                 cost += lm.backoff_cost[to]
                 to = lm.backoff_state[to]
         elif label == ADDED:
-            if len(added.entries) > 0:
+            if len(added.entry) > 0:
                 root, cost = _backed_off(lm, history)
-                cost += half.arcs[a].weight
-                first = added.entry_begin[half.word[a]]
-                last = added.entry_begin[half.word[a] + 1]
-                for entry in added.entries[first:last]:
-                    _add_arc(graph, pair, added.transducer, entry, root, cost)
+                code = np.uint32(added.entry[half.word[a]])  # no epsilon arcs there
+                _add_arc(graph, pair, half, a, code, root, cost)
         else:
             arc = find_arc(lm, history, label)
             if arc >= 0:
-                _add_arc(graph, pair, half, a, lm.next_state[arc], lm.cost[arc])
+                code = half.arcs[a].code
+                _add_arc(graph, pair, half, a, code, lm.next_state[arc], lm.cost[arc])
         if a < half.states[state].middle:
             middle = counts[ARCS]
     graph.states[2 * pair].begin = begin
@@ -387,6 +384,7 @@ def _add_arc(
     pair: np.integer | int,
     half: Transducer,
     a: int,
+    code: np.integer,
     to: int,
     cost: float,
 ) -> None:
@@ -397,10 +395,10 @@ def _add_arc(
         pair: that it leaves.
         half: HCL, or what is added to it.
         a: its arc.
+        code: of the state of HCL that it leads to, see `SearchGraph.arcs`.
         to: state of G that it leads to.
         cost: of the way there.
     """
-    code = half.arcs[a].code
     target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
     if target == _DEAD:
         return
@@ -411,7 +409,7 @@ def _add_arc(
     graph.arcs[at].weight = half.arcs[a].weight + cost + push
     graph.origin[at] = at
     graph.transition_id[at] = half.transition_id[a]
-    graph.word[at] = half.word[a]
+    graph.word[at] = half.word[a] if half.label[a] != ADDED else 0
     graph.counts[ARCS] = at + 1
 
 
@@ -458,8 +456,10 @@ def potential_of(graph: Composition, part: int, history: int) -> np.floating | f
     lm, added = graph.parts.lm, graph.parts.added
     half, state = _half(graph.parts, part)
     labels = half.set_of[state]
+    if labels == ADDED_ALONE:
+        return added.cost[0]
     least, total = np.inf, 0.0  # of costs so far; sum of exp(least - cost)
-    if graph.parts.can_add[labels] and len(added.entries) > 0:
+    if graph.parts.can_add[labels] and len(added.entry) > 0:
         _, cost = _backed_off(lm, history)
         least, total = _plus(least, total, cost + added.cost[0])
     shorter = lm.backoff_state[history]
