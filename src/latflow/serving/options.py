@@ -44,7 +44,7 @@ class SessionOptions(Options):
     new_words: tuple[Text, ...] = ()
     """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`. They
     are searched for from the first frame, and in partial results."""
-    word_boost: float = 0.0
+    word_boost: float = 2.0
     """Discount on the cost of each of these words, which else is that of a typical word
     of the language model (negated log)."""
     lattices: bool = False

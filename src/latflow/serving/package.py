@@ -408,7 +408,7 @@ class Model:
             )
 
     def with_words(
-        self, entries: Sequence[Pronunciation], *, boost: float = 0.0
+        self, entries: Sequence[Pronunciation], *, boost: float = 2.0
     ) -> Model:
         """Return the model with words that its graph lacks, or says otherwise.
 
