@@ -36,6 +36,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.lang.lm_arrays import LmArrays, of_grammar
 
 # Pairs and arcs that there is space for: 40 bytes a pair, 24 an arc, which are taken as
@@ -133,9 +134,9 @@ class ComposedGraph:
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
             labels[at].astype(np.int32), hcl.ilabel[at], words[at], *reachable
         )
-        listed = _listed(lm)
-        listed, any_word, end_label = read_only(
-            listed, _any_word(lm, listed), np.array([last], np.int64)
+        sums = _sums(lm)
+        sums, any_word, end_label = read_only(
+            sums, _any_word(lm, sums), np.array([last], np.int64)
         )
         self._parts = Parts(
             Transducer(
@@ -144,7 +145,7 @@ class ComposedGraph:
             ),
             no_words(),
             *(begin, ranges, backs_off, adds),
-            *(lm, listed, any_word, end_label),
+            *(lm, sums, any_word, end_label),
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
@@ -290,24 +291,31 @@ def _relabelled(lm: LmArrays, label: np.ndarray) -> LmArrays:
     )
 
 
-def _listed(lm: LmArrays) -> np.ndarray:
-    """Return the cost of all arcs of each state of G, float32[S]; inf: it has none."""
-    listed = np.full(len(lm.backoff_state), np.inf, np.float32)
+def _sums(lm: LmArrays) -> np.ndarray:
+    """Return `Parts.sums`: of each state by itself, so that small ones are not lost."""
+    sums = np.exp(-lm.cost.astype(np.float64))
+    _accumulate(lm.arc_begin, sums)
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _accumulate(begin: np.ndarray, values: np.ndarray) -> None:
+    """Replace the values of each state by their running sums."""
+    for state in range(len(begin) - 1):
+        for i in range(begin[state] + 1, begin[state + 1]):
+            values[i] += values[i - 1]
+
+
+def _any_word(lm: LmArrays, sums: np.ndarray) -> np.ndarray:
+    """Return `Parts.any_word`."""
+    own = np.zeros(len(lm.backoff_state))
     has_arcs = np.flatnonzero(np.diff(lm.arc_begin))
-    if len(has_arcs):
-        chances = -lm.cost.astype(np.float64)
-        listed[has_arcs] = -np.logaddexp.reduceat(chances, lm.arc_begin[has_arcs])
-    return listed
-
-
-def _any_word(lm: LmArrays, listed: np.ndarray) -> np.ndarray:
-    """Return the cost of all that may follow each state of G, float32[S]."""
-    any_word = listed.astype(np.float64)
+    own[has_arcs] = sums[lm.arc_begin[has_arcs + 1] - 1]
+    any_word = own.copy()
     state, cost = lm.backoff_state.copy(), lm.backoff_cost.astype(np.float64)
     while (backs_off := state >= 0).any():  # as often as the longest history is long
         shorter = state[backs_off]
-        by_backing_off = -cost[backs_off] - listed[shorter]
-        any_word[backs_off] = -np.logaddexp(-any_word[backs_off], by_backing_off)
+        any_word[backs_off] += np.exp(-cost[backs_off]) * own[shorter]
         cost[backs_off] += lm.backoff_cost[shorter]
         state[backs_off] = lm.backoff_state[shorter]
-    return any_word.astype(np.float32)
+    return any_word

@@ -111,9 +111,9 @@ class Parts(NamedTuple):
         can_back_off: bool[sets].
         can_add: bool[sets], whether ADDED comes next.
         lm: G; labels as those of HCL, and `end`.
-        listed: float32[G's states], cost of all arcs of each state together: -ln of
-            the sum of exp(-cost).
-        any_word: float32[G's states], likewise, backing off included.
+        sums: float64[G's arcs], probabilities of the arcs of a state up to each one.
+        any_word: float64[G's states], probability of all that may come next, backing
+            off included.
         end: int64[1], the label that ends an utterance.
     """
 
@@ -124,7 +124,7 @@ class Parts(NamedTuple):
     can_back_off: np.ndarray
     can_add: np.ndarray
     lm: LmArrays
-    listed: np.ndarray
+    sums: np.ndarray
     any_word: np.ndarray
     end: np.ndarray
 
@@ -198,7 +198,7 @@ def read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 _EMPTY = {
     np.dtype(kind): read_only(np.zeros(0, kind))[0]
-    for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.bool_)
+    for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.float64, np.bool_)
 }
 
 
@@ -216,14 +216,15 @@ def no_words() -> AddedWords:
 def _no_composition() -> Composition:
     """Return what a graph has that isn't composed."""
     ints, longs = _EMPTY[np.dtype(np.int32)], _EMPTY[np.dtype(np.int64)]
-    floats, flags = _EMPTY[np.dtype(np.float32)], _EMPTY[np.dtype(np.bool_)]
+    floats, doubles = _EMPTY[np.dtype(np.float32)], _EMPTY[np.dtype(np.float64)]
+    flags = _EMPTY[np.dtype(np.bool_)]
     none = no_words()
     parts = Parts(
         *(none.transducer, none, longs),
         read_only(np.zeros((0, 2), np.int32))[0],
         *(flags, flags),
         LmArrays(longs, ints, floats, ints, ints, floats),
-        *(floats, floats, longs),
+        *(doubles, doubles, longs),
     )
     return make_composition(parts, 0, 0)
 
@@ -458,30 +459,31 @@ def potential_of(graph: Composition, part: int, history: int) -> np.floating | f
     labels = half.set_of[state]
     if labels == ADDED_ALONE:
         return added.cost[0]
-    least, total = np.inf, 0.0  # of costs so far; sum of exp(least - cost)
+    least, total = np.inf, 0.0  # some cost; the sum of probabilities
     if graph.parts.can_add[labels] and len(added.entry) > 0:
         _, cost = _backed_off(lm, history)
-        least, total = _plus(least, total, cost + added.cost[0])
+        least = cost + added.cost[0]
+        total = np.exp(-least)
     shorter = lm.backoff_state[history]
     if graph.parts.can_back_off[labels] and shorter >= 0:
-        cost = np.float64(lm.backoff_cost[history]) + graph.parts.any_word[shorter]
-        least, total = _plus(least, total, cost)
-    at, last = lm.arc_begin[history], lm.arc_begin[history + 1]
-    begin, end = graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]
-    if at < last and end == begin + 1:
-        low, high = graph.parts.ranges[begin, 0], graph.parts.ranges[begin, 1]
-        if low <= lm.label[at] and lm.label[last - 1] <= high:
-            # All of G's arcs: so behind most words. They can be all words there are.
-            least, total = _plus(least, total, np.float64(graph.parts.listed[history]))
-            at = last
-    for r in range(begin, end):
+        any_word = graph.parts.any_word[shorter]
+        if any_word > 0.0:
+            least = np.float64(lm.backoff_cost[history])
+            total += np.exp(-least) * any_word
+    sums = graph.parts.sums
+    first, last = lm.arc_begin[history], lm.arc_begin[history + 1]
+    at = first
+    for r in range(graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]):
         if at == last:
             break
-        at = first_from(lm.label, at, last, graph.parts.ranges[r, 0])
-        while at < last and lm.label[at] <= graph.parts.ranges[r, 1]:
-            least, total = _plus(least, total, np.float64(lm.cost[at]))
-            at += 1
-    return np.float32(least - np.log(total)) if total > 0.0 else np.float32(np.inf)
+        begin = first_from(lm.label, at, last, graph.parts.ranges[r, 0])
+        at = first_from(lm.label, begin, last, graph.parts.ranges[r, 1] + 1)
+        if at > begin:
+            least = np.float64(lm.cost[begin])
+            total += sums[at - 1] - (sums[begin - 1] if begin > first else 0.0)
+    # Where the sum is lost beside larger ones, or too small for a number, another
+    # potential does as well.
+    return np.float32(-np.log(total)) if total > 0.0 else np.float32(least)
 
 
 @njit(cache=True, nogil=True)
@@ -492,16 +494,6 @@ def _backed_off(lm: LmArrays, history: int) -> tuple[int, float]:
         cost += lm.backoff_cost[history]
         history = lm.backoff_state[history]
     return history, cost
-
-
-@njit(cache=True, nogil=True)
-def _plus(least: float, total: float, cost: float) -> tuple[float, float]:
-    """Add a cost to a sum: (least of the costs, sum of exp(least - cost))."""
-    if cost == np.inf:
-        return least, total
-    if cost < least:
-        return cost, total * np.exp(cost - least) + 1.0
-    return least, total + np.exp(least - cost)
 
 
 NO_COMPOSITION = _no_composition()

@@ -122,17 +122,21 @@ class HclgComposer:
     def compose_lexicon(self) -> Graph:
         """Return HCL, whose words may be any; with #0 among them where G may back off.
 
+        Determinized in the tropical semiring: in the log semiring an arc to k words
+        costs ln k less, and a search, which takes words for as likely as G says,
+        would prefer beginnings that many words have.
+
         Raises:
             UserError: the lexicon cannot be determinized.
         """
         lexicon = _back_off_once(self._lexicon, self.lang.word_ids["#0"])
-        _determinize(lexicon, "L", self.lang.folder / "L_disambig.fst")
+        _determinize(lexicon, "L", self.lang.folder / "L_disambig.fst", use_log=False)
         graph = minimize_encoded(connect(Graph.from_fst(lexicon, is_emptied=True)))
         lexicon = graph.to_fst()
         kaldifst.arcsort(lexicon, "ilabel")
-        return self._expand(lexicon)
+        return self._expand(lexicon, use_log=False)
 
-    def _expand(self, lg: kaldifst.StdVectorFst) -> Graph:
+    def _expand(self, lg: kaldifst.StdVectorFst, *, use_log: bool = True) -> Graph:
         """Return H o C o lg, a transducer of phones to words; `lg` is emptied."""
         # Of a large graph each form takes gigabytes: one goes before the next is made.
         folder = self.lang.folder
@@ -141,7 +145,7 @@ class HclgComposer:
         _require_paths(graph, "language directory and acoustic model", folder)
         hclg = graph.to_fst()
         del graph
-        _determinize(hclg, "H o C o L o G", folder)
+        _determinize(hclg, "H o C o L o G", folder, use_log=use_log)
         graph = Graph.from_fst(hclg, is_emptied=True)
         graph = remove_input_symbols(graph, symbols)
         graph = remove_epsilons_locally(graph)
@@ -242,16 +246,22 @@ def _require_paths(graph: Graph, what: str, file: str | Path | None) -> None:
 
 
 def _determinize(
-    fst: kaldifst.StdVectorFst, name: str, file: str | Path | None
+    fst: kaldifst.StdVectorFst,
+    name: str,
+    file: str | Path | None,
+    *,
+    use_log: bool = True,
 ) -> None:
-    """Determinize in the log semiring, removing epsilons, in place; bounded.
+    """Determinize in the log or tropical semiring, in place; bounded.
+
+    Epsilons are removed.
 
     Source: Kaldi `fstdeterminizestar --use-log=true`.
     """
     bound = max(_MIN_BOUND, _MAX_GROWTH * fst.num_states)
     fault = None
     try:
-        if kaldifst.determinize_star(fst, max_states=bound, use_log=True):
+        if kaldifst.determinize_star(fst, max_states=bound, use_log=use_log):
             fault = f"determinization did not end within {bound} states"
     except RuntimeError as error:
         fault = f"determinization failed: {str(error).strip().splitlines()[-1]}"
