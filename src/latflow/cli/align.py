@@ -274,6 +274,29 @@ def _validate(arguments: Arguments) -> int:
     return int(any(finding.severity == "error" for finding in findings))
 
 
+@ALIGN.command(
+    "find-oovs",
+    _CORPUS,
+    _LEXICON,
+    *_SOURCE,
+    example="find-oovs recordings/ lexicon.txt > missing.tsv",
+)
+def _find_oovs(arguments: Arguments) -> int:
+    """Print all words without pronunciation: the word, how often, the utterances."""
+    from latflow.lang.options import LangOptions
+    from latflow.workflow.doctor import render
+
+    arguments.max_skipped = 1.0
+    _, findings, survey = _surveyed(arguments, LangOptions(), Path())
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        sys.stderr.write(f"{render(errors)}\n")
+    for word, count in sorted(survey.oov.items(), key=lambda item: (-item[1], item[0])):
+        where = " ".join(survey.oov_utterances[word])
+        sys.stdout.write(f"{word}\t{count}\t{where}\n")
+    return int(bool(errors))
+
+
 def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -> None:
     """Print the pronunciations that words of the corpus get."""
     from latflow.lang.completion import pronounce_words

@@ -222,7 +222,7 @@ def test_imported_model_aligns_as_the_system_that_it_is(adapted, tmp_path, syste
         as_mfa(adapted, system, tmp_path / "files"), tmp_path / "m.zip", ""
     )
     import_mfa(archive, tmp_path / "theirs")
-    adapted.package(tmp_path / "ours", system=system, cmvn=SpeakerCmvn())
+    adapted.package(tmp_path / "ours", system=system, cmvn=SpeakerCmvn(), offline=True)
     for package in ("ours", "theirs"):
         task = AlignmentTask(
             package_dir=tmp_path / package,
