@@ -141,7 +141,11 @@ def _align(arguments: Arguments) -> int:
 def _check_package(model: str | None, *, adapts: bool) -> None:
     """Refuse a package that is not there, or cannot be adapted though it shall be."""
     if model is not None and not Path(model).is_dir():
-        raise UserError("no such package", file=model, remedy="see latflow package")
+        raise UserError(
+            "no folder of a package",
+            file=model,
+            remedy="latflow package writes one, latflow import-mfa one of MFA's models",
+        )
     if adapts:
         if model is None:
             raise UserError(
