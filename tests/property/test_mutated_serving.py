@@ -4,8 +4,10 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import kaldifst
 import numpy as np
 import soundfile
+from reference.mfa_model import old_model, old_phones, write_phones, zipped
 from reference.mutations import (
     ONE_LAYER,
     check,
@@ -25,8 +27,10 @@ from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import file_digest
 from latflow.kaldi.io import write_matrix
+from latflow.lang.completion import load_g2p
 from latflow.serving.evaluation import _read_arrays
 from latflow.serving.load_test import read_audio
+from latflow.serving.mfa_import import import_mfa
 from latflow.serving.package import Model, read_info
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.service import RefusedError
@@ -222,6 +226,33 @@ def use_heard(folder):
 
 
 #: Name of file or folder, how it is written, how it is used.
+def write_mfa_zip(path, rng):
+    folder = path.parent.parent / "files"
+    write_phones(old_model(folder, fmllr=True), old_phones())
+    zipped(folder, path)
+
+
+def use_mfa(path):
+    import_mfa(path, path.parent / f"{path.name}.package")
+
+
+def write_mfa_g2p(path, rng):
+    folder = path.parent.parent / "files"
+    folder.mkdir()
+    fst = kaldifst.StdVectorFst()
+    fst.start = fst.add_state()
+    fst.set_final(0, 0.5)
+    for label in (97, 98):
+        fst.add_arc(0, kaldifst.StdArc(label, label - 96, 0.5, 0))
+    fst.write(str(folder / "model.fst"))
+    (folder / "phones.sym").write_text("<eps> 0\na 1\nb 2\n")
+    zipped(folder, path)
+
+
+def use_mfa_g2p(path):
+    load_g2p(path).pronounce("abba", 2)
+
+
 KINDS = {
     "package": (
         "package.json",
@@ -259,6 +290,9 @@ KINDS = {
     "Vosk's folder with i-vectors": ("", write_vosk_with_ivectors, use_vosk),
     "Vosk's folder with online CMVN": ("", write_vosk_with_cmvn, use_vosk),
     "Vosk's graph in two parts": ("", write_parts, use_parts),
+    "files of MFA's model": ("", lambda p, _: old_model(p), use_mfa),
+    "zip file of MFA's model": ("model.zip", write_mfa_zip, use_mfa),
+    "zip file of MFA's G2P model": ("model.zip", write_mfa_g2p, use_mfa_g2p),
     "message of a client": (
         "message.json",
         lambda p, _: p.write_text(

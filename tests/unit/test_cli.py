@@ -275,6 +275,22 @@ def test_corpora_of_several_rates_are_aligned_at_the_lowest(capsys, tmp_path, le
     assert "features are computed at 8000 Hz" in out
 
 
+def test_all_words_without_pronunciation_are_found(capsys, tmp_path, lexicon):
+    corpus = tmp_path / "corpus"
+    spoken(corpus, "a", "cat dog dog")
+    spoken(corpus, "b", "dog bird tact")
+    status, out, _ = run(capsys, "find-oovs", corpus, lexicon, "--speaker", "single")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [(word, count) for word, count, _ in rows] == [("DOG", "3"), ("BIRD", "1")]
+    assert [len(names.split()) for _, _, names in rows] == [2, 1]
+    assert status == 0
+    spoken(corpus, "a", "...")
+    spoken(corpus, "b", "")
+    status, out, err = run(capsys, "find-oovs", corpus, lexicon)
+    assert (status, out) == (1, "")
+    assert "no utterance is left to use" in err
+
+
 def test_utterances_without_words_are_told(capsys, tmp_path, lexicon):
     corpus = tmp_path / "corpus"
     spoken(corpus, "a", "cat")

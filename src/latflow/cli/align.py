@@ -141,7 +141,11 @@ def _align(arguments: Arguments) -> int:
 def _check_package(model: str | None, *, adapts: bool) -> None:
     """Refuse a package that is not there, or cannot be adapted though it shall be."""
     if model is not None and not Path(model).is_dir():
-        raise UserError("no such package", file=model, remedy="see latflow package")
+        raise UserError(
+            "no folder of a package",
+            file=model,
+            remedy="latflow package writes one, latflow import-mfa one of MFA's models",
+        )
     if adapts:
         if model is None:
             raise UserError(
@@ -272,6 +276,29 @@ def _validate(arguments: Arguments) -> int:
     if arguments.g2p is not None and survey.oov:
         _show_pronunciations(arguments.lexicon, sorted(survey.oov), lang)
     return int(any(finding.severity == "error" for finding in findings))
+
+
+@ALIGN.command(
+    "find-oovs",
+    _CORPUS,
+    _LEXICON,
+    *_SOURCE,
+    example="find-oovs recordings/ lexicon.txt > missing.tsv",
+)
+def _find_oovs(arguments: Arguments) -> int:
+    """Print all words without pronunciation: the word, how often, the utterances."""
+    from latflow.lang.options import LangOptions
+    from latflow.workflow.doctor import render
+
+    arguments.max_skipped = 1.0
+    _, findings, survey = _surveyed(arguments, LangOptions(), Path())
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        sys.stderr.write(f"{render(errors)}\n")
+    for word, count in sorted(survey.oov.items(), key=lambda item: (-item[1], item[0])):
+        where = " ".join(survey.oov_utterances[word])
+        sys.stdout.write(f"{word}\t{count}\t{where}\n")
+    return int(bool(errors))
 
 
 def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -> None:

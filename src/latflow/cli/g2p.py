@@ -27,7 +27,7 @@ def _train(arguments: Arguments) -> None:
 
 @G2P.command(
     "apply",
-    option("model", "what `g2p train` wrote"),
+    option("model", "what `g2p train` wrote, or a G2P model of MFA (zip file, folder)"),
     option("words", "one word a line"),
     option("--number", "greatest number of pronunciations of a word", 1),
     option("--min-probability", "leave out less likely ones, but for the best", 0.0),

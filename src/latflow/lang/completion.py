@@ -8,6 +8,7 @@ person stays as it is, and what is added stands behind a comment line.
 from __future__ import annotations
 
 import logging
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from latflow.lang.ngram import text_sentences, transcript_sentences
 from latflow.lang.options import LangOptions
 from latflow.lang.silence import SILENCE_FILE, write_sentence_silence
 from latflow.lang.special_words import special_names
+from latflow.lang.transducer_g2p import TransducerG2p
 from latflow.parallel import in_order, worker_pool
 
 log = logging.getLogger(__name__)
@@ -200,14 +202,27 @@ def apply_model(
             f"{number} pronunciations of a word", remedy="ask for 1 or more"
         )
     names = [line.split()[0] for _, line in read_lines(words) if line.strip()]
-    found = _pronounced(G2p.load(model), names, number, threads)
+    found = _pronounced(load_g2p(model), names, number, threads)
     for word, guesses in zip(names, found, strict=True):
         if not guesses:
             log.warning("no pronunciation for %s by this model", word)
         yield from (_line(word, g) for g in _likely(guesses, min_probability))
 
 
-def _model_for(given: Lexicon, options: LangOptions, model: Path | None) -> G2p:
+def load_g2p(model: Path) -> G2p | TransducerG2p:
+    """Read a model of `train_model`, or a zip file or folder of MFA's.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    if model.is_dir() or zipfile.is_zipfile(model):
+        return TransducerG2p.load(model)
+    return G2p.load(model)
+
+
+def _model_for(
+    given: Lexicon, options: LangOptions, model: Path | None
+) -> G2p | TransducerG2p:
     """Load the model, or train one on the lexicon.
 
     Raises:
@@ -216,7 +231,7 @@ def _model_for(given: Lexicon, options: LangOptions, model: Path | None) -> G2p:
     silence = special_names(given, options).silence_phones
     if model is None:
         return train_g2p(spoken_entries(given, silence), order=options.g2p.order)
-    g2p = G2p.load(model)
+    g2p = load_g2p(model)
     strange = sorted(set(g2p.phones) - set(given.phones))
     if strange:
         raise UserError(
@@ -275,7 +290,7 @@ def _unigrams(path: Path) -> Iterator[str]:
 
 
 def _pronounced(
-    g2p: G2p, words: Sequence[str], number: int, threads: int
+    g2p: G2p | TransducerG2p, words: Sequence[str], number: int, threads: int
 ) -> list[list[Guess]]:
     """Pronounce words in parallel."""
     with worker_pool(threads) as pool:

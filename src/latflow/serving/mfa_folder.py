@@ -19,11 +19,10 @@ import json
 import logging
 import os
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
@@ -40,6 +39,7 @@ from latflow.lang.directory import read_symbols
 from latflow.lang.phones import POSITIONS
 from latflow.lang.silence import SentenceSilence
 from latflow.options import read_options
+from latflow.zip_files import unpack_files
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,11 @@ MODEL, ALIGNMENT_MODEL, TREE, MATRIX = "final.mdl", "final.alimdl", "tree", "lda
 PHONES = "phones.txt"
 _META = ("meta.json", "meta.yaml")
 _RULES = "rules.yaml"
-_FILES = (MODEL, ALIGNMENT_MODEL, TREE, MATRIX, PHONES, *_META, _RULES)
-_MOST_BYTES = 2 << 30  # of a model's files, unpacked; MFA's own have 100 MB at most
-_MOST_TEXT = 16 << 20  # of one that is no model
-_PART = 1 << 20
+# Most bytes of each file, unpacked; MFA's own models have 100 MB at most.
+_SIZES = {
+    **dict.fromkeys((MODEL, ALIGNMENT_MODEL, TREE, MATRIX), 1 << 30),
+    **dict.fromkeys((PHONES, *_META, _RULES), 16 << 20),
+}
 _ROOT, _CACHE = "MFA_ROOT_DIR", "pretrained_models/acoustic"
 _REMEDY = "download the model again; mfa model download acoustic NAME fetches one"
 _OLD = "0.9.0"  # what MFA takes a model without a version for
@@ -437,7 +438,7 @@ def open_model(model: str | Path) -> Iterator[MfaModel]:
         yield MfaModel.read(_folder_of_model(source), source)
         return
     with tempfile.TemporaryDirectory(prefix="latflow.mfa.") as folder:
-        _unpack(source, Path(folder))
+        unpack_files(source, Path(folder), _SIZES, (MODEL, TREE), _REMEDY)
         yield MfaModel.read(Path(folder), source)
 
 
@@ -470,48 +471,3 @@ def _folder_of_model(top: Path) -> Path:
         if not (found[0] / name).is_file():
             raise UserError(f"no {name}", file=top, remedy=_REMEDY)
     return found[0]
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Write the files of a model in an archive into a folder."""
-    with (
-        reading(archive, "no whole zip file", _REMEDY),
-        zipfile.ZipFile(archive) as opened,
-    ):
-        left = _MOST_BYTES
-        for member in _members(opened, archive):
-            name = PurePosixPath(member.filename).name
-            is_model = name in (MODEL, ALIGNMENT_MODEL, TREE, MATRIX)
-            most = min(left, _MOST_BYTES if is_model else _MOST_TEXT)
-            with opened.open(member) as stream, (folder / name).open("wb") as target:
-                written = 0
-                while part := stream.read(_PART):
-                    written += len(part)
-                    if written > most:
-                        raise UserError(
-                            f"{name} has more than {most} bytes",
-                            file=archive,
-                            remedy=_REMEDY,
-                        )
-                    target.write(part)
-            left -= written
-
-
-def _members(opened: zipfile.ZipFile, archive: Path) -> list[zipfile.ZipInfo]:
-    """Return the files of the one model of an archive."""
-    by_folder: dict[PurePosixPath, dict[str, zipfile.ZipInfo]] = {}
-    for member in opened.infolist():
-        path = PurePosixPath(member.filename.replace("\\", "/"))
-        if path.name in _FILES and not member.is_dir():
-            by_folder.setdefault(path.parent, {})[path.name] = member
-    models = [files for files in by_folder.values() if MODEL in files]
-    fault = None
-    if not models:
-        fault = f"no {MODEL}: no acoustic model"
-    elif len(models) > 1:
-        fault = f"{len(models)} folders with {MODEL}"
-    elif TREE not in models[0]:
-        fault = f"no {TREE} beside {MODEL}"
-    if fault:
-        raise UserError(fault, file=archive, remedy=_REMEDY)
-    return list(models[0].values())

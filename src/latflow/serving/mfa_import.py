@@ -77,7 +77,7 @@ def import_mfa(model: str | Path, out_dir: str | Path) -> None:
             front_end=front_end,
             cmvn=source.cmvn,
             sample_rate=source.sample_rate,
-            offline=True,
+            only_aligns=True,
         )
         files = PackageFiles(model_dir=system, lang_dir=lang)
         write_package(files, Path(out_dir), options=options)

@@ -72,6 +72,8 @@ class PackageOptions(SystemFacts):
     """Use of a network's scores."""
     offline: bool = False
     """Permission to package a system that cannot be streamed."""
+    only_aligns: bool = False
+    """Permission to package a GMM system without a graph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +85,7 @@ class PackageFiles:
     lang_dir: Path
     """Language directory of the system."""
     graph: Path | None = None
-    """`HCLG.fst` that it decodes with; None where it only aligns: adapts to speakers,
-    or is another's acoustic model."""
+    """`HCLG.fst` that it decodes with; None where it only aligns."""
     scales: Path | None = None
     """`scales.json` with the chosen `lmwt` and `wip`; None likewise."""
     recordings: Path | None = None
@@ -126,7 +127,7 @@ def write_package(
     why_aligning = None
     if is_gmm and (files.model_dir / ALIGNMENT_MODEL).is_file():
         why_aligning = "it adapts to speakers in two passes over their speech"
-    elif is_gmm and files.graph is None:
+    elif is_gmm and options.only_aligns:
         why_aligning = "it has no decoding graph"
     with atomic_directory(out_dir) as folder:
         _copy_all(files.model_dir, folder / "model", _GMM if is_gmm else _NETWORK)

@@ -106,6 +106,7 @@ class Survey:
         self.num_words = 0
         self.seconds = 0.0
         self.oov: Counter[str] = Counter()
+        self.oov_utterances: dict[str, list[str]] = {}
         self.words: set[str] = set()
         self.speakers: set[str] = set()
         self.ids: set[str] = set()
@@ -142,7 +143,10 @@ class Survey:
         if sample_rate is not None:
             self.sample_rates[sample_rate] += 1
         if self._dictionary is not None:
-            self.oov.update(w for w in words if not self._dictionary.knows(w))
+            unknown = [w for w in words if not self._dictionary.knows(w)]
+            self.oov.update(unknown)
+            for word in dict.fromkeys(unknown):
+                self.oov_utterances.setdefault(word, []).append(utt_id)
         if duration is not None:
             self.seconds += duration
             self._note_if_short(utt_id, words, duration)

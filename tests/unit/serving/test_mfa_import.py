@@ -222,7 +222,7 @@ def test_imported_model_aligns_as_the_system_that_it_is(adapted, tmp_path, syste
         as_mfa(adapted, system, tmp_path / "files"), tmp_path / "m.zip", ""
     )
     import_mfa(archive, tmp_path / "theirs")
-    adapted.package(tmp_path / "ours", system=system, cmvn=SpeakerCmvn())
+    adapted.package(tmp_path / "ours", system=system, cmvn=SpeakerCmvn(), offline=True)
     for package in ("ours", "theirs"):
         task = AlignmentTask(
             package_dir=tmp_path / package,
@@ -386,5 +386,5 @@ def test_models_of_mfa_itself(tmp_path, name, phones, pdfs, adapts):
 
 def test_archive_of_a_g2p_model_is_no_acoustic_model(tmp_path):
     source = shared_folder("models/mfa") / "swahili_g2p.zip"
-    with pytest.raises(UserError, match=r"no final\.mdl: no acoustic model"):
+    with pytest.raises(UserError, match=r"no final\.mdl in it"):
         import_mfa(source, tmp_path / "package")
