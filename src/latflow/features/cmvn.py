@@ -16,7 +16,6 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.options import CmvnOptions, NoCmvn, OnlineCmvn, SlidingCmvn
-from latflow.jit import njit
 from latflow.kaldi.io import read_matrices
 
 STATISTICS = "cmvn.ark"  # in a folder of frames
@@ -178,45 +177,14 @@ def _online_windows(
     return begin, end, weight
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def _normalize_by_windows(
     frames: np.ndarray, windows: np.ndarray, prior: np.ndarray, floor: float
 ) -> np.ndarray:
-    """Normalize each frame by a window of frames and by what is known beforehand.
+    """See `latflow.features.cmvn_kernels`."""
+    # Imported here: it brings Numba, which jobs that read no frames start without.
+    from latflow.features.cmvn_kernels import normalize_by_windows
 
-    Args:
-        frames: [T, D].
-        windows: int64 [3, T]: first frame of each window, the one after its last, and
-            the weight of the prior beside it, in frames.
-        prior: float64 [2, D], mean and variance; sums are taken about this mean.
-        floor: of variances; NaN leaves them.
-
-    Returns:
-        float32 [T, D].
-    """
-    num_frames, dim = frames.shape
-    scales = not np.isnan(floor)
-    sums = np.zeros((num_frames + 1, dim))
-    squares = np.zeros((num_frames + 1 if scales else 1, dim))
-    for t in range(num_frames):
-        for d in range(dim):
-            x = np.float64(frames[t, d]) - prior[0, d]
-            sums[t + 1, d] = sums[t, d] + x
-            if scales:
-                squares[t + 1, d] = squares[t, d] + x * x
-    normalized = np.empty((num_frames, dim), np.float32)
-    for t in range(num_frames):
-        begin, end, weight = windows[0, t], windows[1, t], windows[2, t]
-        count = np.float64(end - begin + weight)
-        for d in range(dim):
-            # The prior adds nothing to a mean about its own.
-            mean = (sums[end, d] - sums[begin, d]) / count
-            x = np.float64(frames[t, d]) - prior[0, d] - mean
-            if scales:
-                square = squares[end, d] - squares[begin, d] + weight * prior[1, d]
-                x /= np.sqrt(np.maximum(square / count - mean * mean, floor))
-            normalized[t, d] = x
-    return normalized
+    return normalize_by_windows(frames, windows, prior, floor)
 
 
 def _sliding_windows(
@@ -271,8 +239,10 @@ class SetCmvn:
         """
         count = len(begin) - 1
         if self.is_affine:
+            from latflow.features.cmvn_kernels import apply_by_utterance
+
             affine = self.affine(slice(first, first + count))
-            return _apply_by_utterance(frames, begin, affine)
+            return apply_by_utterance(frames, begin, affine)
         # Of `online`, the training set's.
         stats = self.statistics[0] if len(self.statistics) else None
         found = [
@@ -280,19 +250,6 @@ class SetCmvn:
             for u in range(count)
         ]
         return found[0] if count == 1 else np.concatenate(found)
-
-
-@njit(cache=True, nogil=True)
-def _apply_by_utterance(
-    frames: np.ndarray, begin: np.ndarray, affine: np.ndarray
-) -> np.ndarray:
-    """Return frames x scale - offset, with those of their utterance."""
-    out = np.empty_like(frames)
-    for u in range(len(begin) - 1):
-        for t in range(begin[u], begin[u + 1]):
-            for d in range(frames.shape[1]):
-                out[t, d] = frames[t, d] * affine[0, u, d] - affine[1, u, d]
-    return out
 
 
 class _RunningSums:
