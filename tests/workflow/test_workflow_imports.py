@@ -16,7 +16,7 @@ LIGHT = [
     *("append_ivectors", "complete_lexicon", "spell_transcripts", "sweep_beams"),
     *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("decode_adapted", "decode_biased", "decode_lattices"),
-    *("download", "export_alignments", "hold_out", "normalize_features"),
+    *("download", "export_alignments", "hold_out", "compute_cmvn"),
     *("import_alignments", "import_graph", "import_system"),
     *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
@@ -26,7 +26,7 @@ LIGHT = [
     *("supervise_flat_start", "tune_scales", "write_language"),
 ]
 # Of these, rules whose stages have no kernels.
-TEXT_ALONE = ["download", "hold_out", "normalize_features", "summarize_wer"]
+TEXT_ALONE = ["download", "hold_out", "compute_cmvn", "summarize_wer"]
 # Imports module after module, and says after which one something heavy was there.
 PROGRAM = """
 import importlib, sys

@@ -137,7 +137,7 @@ def _facts(extractor: Extractor, options: Extraction) -> dict[str, Any]:
         "type": extractor.name,
         "sample_rate": extractor.sample_rate,
         "snip_edges": extractor.geometry.snip_edges,
-        "extraction": options.values(),
+        "extraction": options.extraction.values(),
     }
 
 

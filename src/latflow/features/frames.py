@@ -69,8 +69,8 @@ class FrameStore(RaggedStore):
         kinds = {kind.FORMAT: kind for kind in (FeatureStore, NormalizedFrames)}
         with reading(folder, f"not a readable {cls.KIND}", cls.REMEDY):
             text = (Path(folder) / META).read_text(encoding="utf-8")
-            format_ = json.loads(text).get("format")
-        return kinds.get(format_, FrameStore).open(folder)
+            kind = kinds.get(str(json.loads(text)["format"]), FrameStore)
+        return kind.open(folder)
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:

@@ -53,8 +53,8 @@ def export_features(
     """Write features in one of Lhotse's storages, and the cuts that have them.
 
     Writes `cuts.jsonl.gz`, without the cuts that have no features (the ledger of
-    `extract_features` says why), and `storage/`. With snip-edges a features
-    manifest's duration is the time of its frames, which is less than the cut's.
+    `extract_features` says why), and `storage/`. With snip-edges a cut is
+    shortened to the time of its frames, which Lhotse holds it to.
 
     Args:
         features_dir: a `FrameStore` of features of audio; normalized where it is one
@@ -83,7 +83,8 @@ def export_features(
                     continue
                 features = np.array(store.frames(store.position(cut.id)))
                 described = _manifest(cut, features, store.meta, writer)
-                manifest.write(fastcopy(cut, features=described))
+                duration = described.duration
+                manifest.write(fastcopy(cut, features=described, duration=duration))
                 num_written += 1
         if num_written < len(store):
             raise UserError(
