@@ -119,10 +119,8 @@ def results(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(value) + "\n")
 
-    put(
-        "streams/gmm/frames/train/meta.json",
-        {"num_frames": 36_000, "frame_shift": 0.01},
-    )
+    frames = "streams/gmm/frames/train/meta.json"
+    put(frames, {"num_frames": 36_000, "frame_shift": 0.01})
     put("streams/gmm/frames/train/frames.bin", "x" * 1000)
     lexicon = tmp_path / "lexicon.txt"
     lexicon.write_text("a " * 2048)
