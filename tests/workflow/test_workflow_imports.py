@@ -17,7 +17,7 @@ LIGHT = [
     *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("decode_adapted", "decode_biased", "decode_lattices"),
     *("download", "export_alignments", "hold_out", "compute_cmvn"),
-    *("import_alignments", "import_graph", "import_system"),
+    *("import_alignments", "import_graph", "import_system", "join_features"),
     *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
     *("make_denominator", "make_grammar", "paste_features"),
