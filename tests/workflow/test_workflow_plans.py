@@ -153,8 +153,8 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     assert len(trained) == 3
     for job in trained:
         assert "align/tri3/train_sp/ali.ark" in job
-        assert "frames/train_sp/" in job
-        assert "frames/train/" not in job
+        assert "streams/gmm/frames/train_sp/" in job
+        assert "streams/gmm/frames/train/" not in job
     (wide,) = [job for job in trained if "Train the network wide" in job]
     assert "nnet/tdnn/weights.safetensors" in wide
 
@@ -202,7 +202,7 @@ def test_trees_of_lattice_free_mmi_are_of_the_set_trained_on(repository, tmp_pat
     done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
     assert done.returncode == 0, done.stderr
     (tree,) = [job for job in done.stdout.split("Job ") if "Build tree" in job]
-    for file in ("frames/train_sp/", "align/tri3/train_sp/ali.ark"):
+    for file in ("streams/gmm/frames/train_sp/", "align/tri3/train_sp/ali.ark"):
         assert file in tree
     assert "/train/" not in tree
 

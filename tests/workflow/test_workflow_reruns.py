@@ -73,7 +73,7 @@ class Run:
         for job in plan_jobs(str(self.recipe), cores=2, gpus=0):
             for path in map(self.folder.joinpath, job.outputs):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir() if path.name == "storage" else path.touch()
+                path.touch()
 
     def _snakemake(self, *arguments):
         return dry_runs.snakemake(

@@ -20,7 +20,7 @@ EXPORT = Group("export-kaldi", "Write what Kaldi's programs read.")
 _THREADS = option("--threads", "parallel workers", 2)
 _ARCHIVE = (
     option("system_dir", "results/<name>/gmm/<system>"),
-    option("frames_dir", "results/<name>/frames/<split>"),
+    option("frames_dir", "results/<name>/streams/gmm/frames/<split>"),
     option("ark", "archive to write"),
     option("--scp", "table of offsets in the archive to write too"),
     option("--transforms", "trans.ark of the speakers, for an adapted system"),
@@ -186,7 +186,7 @@ def _export_vosk(arguments: Arguments) -> None:
         model_dir=results / "nnet" / arguments.system,
         lang_dir=results / Path(network.lang_folder).name,
         graph=results / "graph" / network.tree_owner.name / "HCLG.fst",
-        frames_dir=above / "frames/train",
+        frames_dir=above / "streams/gmm/frames/train",
         ivectors=extractor if isinstance(network.frames, IvectorFrames) else None,
     )
     export_vosk(

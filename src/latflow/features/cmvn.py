@@ -6,29 +6,14 @@ first row, sums of squares (and a zero) in the second; they add up.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from latflow.corpus.json_lines import CutLine, count_cuts, read_cut_lines
 from latflow.errors import UserError
-from latflow.features.frames import FrameWriter
-from latflow.features.options import (
-    CmvnOptions,
-    Extraction,
-    GlobalCmvn,
-    NoCmvn,
-    OnlineCmvn,
-    SlidingCmvn,
-    SpeakerCmvn,
-)
-from latflow.features.storage_names import IN_MANIFEST
-from latflow.features.stored import StoredFeatures
-from latflow.files import atomic_directory, reading
-from latflow.kaldi.io import read_matrices, write_matrices
-from latflow.logs import progress
+from latflow.features.options import CmvnOptions, NoCmvn, OnlineCmvn, SlidingCmvn
+from latflow.kaldi.io import read_matrices
 
 STATISTICS = "cmvn.ark"  # in a folder of frames
 GLOBAL = "global"  # key of the statistics of all speakers
@@ -58,7 +43,7 @@ def normalize(
         )
     if isinstance(options, OnlineCmvn):
         assert stats is not None
-        return OnlineCmvnStream(options, stats).accept(frames)
+        return online_cmvn(frames, options, stats)
     if stats is None:
         stats = cmvn_statistics(frames)
     return apply_cmvn(frames, stats, norm_vars=options.norm_vars)
@@ -95,23 +80,39 @@ def apply_cmvn(
 
     Source: Kaldi `transform/cmvn.cc:ApplyCmvn`; a variance below 1e-20 counts as 1e-20.
     """
+    scale, offset = affine_of(stats, norm_vars=norm_vars)
+    return frames.astype(np.float32) * scale - offset
+
+
+def affine_of(stats: np.ndarray, *, norm_vars: bool) -> np.ndarray:
+    """Return what `apply_cmvn` does as frames x scale - offset.
+
+    Args:
+        stats: [..., 2, D + 1].
+        norm_vars: see `apply_cmvn`.
+
+    Returns:
+        float32 [2, ..., D]: scale (1 without `norm_vars`) and offset.
+
+    Raises:
+        UserError: the statistics hold no frame.
+    """
     mean, variance = _moments(stats)
     if not norm_vars:
-        return frames.astype(np.float32) - mean.astype(np.float32)
+        return np.stack([np.ones_like(mean), mean]).astype(np.float32)
     scale = 1.0 / np.sqrt(np.maximum(variance, _SMALLEST_VARIANCE))
-    scaled = frames.astype(np.float32) * scale.astype(np.float32)
-    return scaled - (mean * scale).astype(np.float32)
+    return np.stack([scale, mean * scale]).astype(np.float32)
 
 
 def _moments(stats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance, [D] each, of statistics of at least one frame."""
-    count = stats[0, -1]
-    if count < 1:
+    """Return mean and variance, [..., D] each, of statistics of at least one frame."""
+    count = stats[..., 0, -1:]
+    if (count < 1).any():
         raise UserError(
             "CMVN statistics of no frames", remedy="check the speaker's utterances"
         )
-    mean = stats[0, :-1] / count
-    return mean, stats[1, :-1] / count - mean**2
+    mean = stats[..., 0, :-1] / count
+    return mean, stats[..., 1, :-1] / count - mean**2
 
 
 def sliding_cmvn(
@@ -138,20 +139,49 @@ def sliding_cmvn(
     Source: Kaldi `feat/feature-functions.cc:SlidingWindowCmnInternal`
     (apply-cmvn-sliding); running sums are replaced by differences of cumulative ones.
     """
-    exact = frames.astype(np.float64)
     begin, end = _sliding_windows(
         len(frames), window=window, min_window=min_window, center=center
     )
-    count = (end - begin)[:, np.newaxis].astype(np.float64)
-    origin = exact.mean(axis=0) if len(exact) else 0.0  # keeps cumulative sums small
-    exact = exact - origin
-    mean = _window_sums(exact, begin, end) / count
-    centred = exact - mean
+    dim = frames.shape[1]
+    # An origin keeps cumulative sums small.
+    origin = frames.astype(np.float64).mean(axis=0) if len(frames) else np.zeros(dim)
+    windows = np.stack([begin, end, np.zeros_like(begin)])
+    prior = np.stack([origin, np.zeros(dim)])
+    floor = _SMALLEST_SLIDING_VARIANCE if norm_vars else np.nan
+    normalized = _normalize_by_windows(frames, windows, prior, floor)
     if norm_vars:
-        variance = _window_sums(exact**2, begin, end) / count - mean**2
-        centred /= np.sqrt(np.maximum(variance, _SMALLEST_SLIDING_VARIANCE))
-        centred[count[:, 0] == 1] = 0.0
-    return centred.astype(np.float32)
+        normalized[end - begin == 1] = 0.0
+    return normalized
+
+
+def online_cmvn(
+    frames: np.ndarray, options: OnlineCmvn, stats: np.ndarray
+) -> np.ndarray:
+    """Normalize the frames [T, D] of an utterance as `OnlineCmvnStream` does."""
+    windows = np.stack(_online_windows(options, 0, len(frames)))
+    floor = _SMALLEST_VARIANCE if options.norm_vars else np.nan
+    prior = np.stack(_moments(stats))
+    return _normalize_by_windows(frames, windows, prior, floor)
+
+
+def _online_windows(
+    options: OnlineCmvn, first: int, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return begin and end of the windows of frames, and the training set's weight."""
+    end = first + np.arange(1, count + 1)
+    begin = np.maximum(end - options.window, 0)
+    weight = np.minimum(options.window - (end - begin), options.global_frames)
+    return begin, end, weight
+
+
+def _normalize_by_windows(
+    frames: np.ndarray, windows: np.ndarray, prior: np.ndarray, floor: float
+) -> np.ndarray:
+    """See `latflow.features.cmvn_kernels`."""
+    # Imported here: it brings Numba, which jobs that read no frames start without.
+    from latflow.features.cmvn_kernels import normalize_by_windows
+
+    return normalize_by_windows(frames, windows, prior, floor)
 
 
 def _sliding_windows(
@@ -169,11 +199,54 @@ def _sliding_windows(
     return np.maximum(begin - overshoot, 0), end - overshoot
 
 
-def _window_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return sums over rows begin[t]..end[t]-1 for every t, [T, D]."""
-    sums = np.zeros((len(values) + 1, values.shape[1]))
-    np.cumsum(values, axis=0, out=sums[1:])
-    return sums[end] - sums[begin]
+@dataclass(frozen=True)
+class SetCmvn:
+    """Normalization of the utterances of a set, applied when their frames are read.
+
+    Attributes:
+        options: not of `none`.
+        statistics: float64 [G, 2, D + 1]; of `sliding`, which needs none, empty.
+        group: int32 [N], row of the statistics that each utterance has.
+    """
+
+    options: CmvnOptions
+    statistics: np.ndarray
+    group: np.ndarray
+
+    @property
+    def is_affine(self) -> bool:
+        """Tell whether all frames of an utterance are normalized alike."""
+        return not isinstance(self.options, SlidingCmvn | OnlineCmvn)
+
+    def affine(self, utterances: np.ndarray | slice) -> np.ndarray:
+        """Return scale and offset of utterances, float32 [2, B, D]; see `affine_of`."""
+        norm_vars = getattr(self.options, "norm_vars", False)
+        return affine_of(self.statistics[self.group[utterances]], norm_vars=norm_vars)
+
+    def block(self, frames: np.ndarray, begin: np.ndarray, first: int) -> np.ndarray:
+        """Normalize the frames of consecutive utterances.
+
+        Args:
+            frames: float32 [sum T, D].
+            begin: int64 [U + 1], first row of each utterance; begin[0] is 0.
+            first: number of the first utterance.
+
+        Returns:
+            float32 [sum T, D].
+        """
+        count = len(begin) - 1
+        if self.is_affine:
+            from latflow.features.cmvn_kernels import apply_by_utterance
+
+            affine = self.affine(slice(first, first + count))
+            return apply_by_utterance(frames, begin, affine)
+        # Of `online`, the training set's.
+        stats = self.statistics[0] if len(self.statistics) else None
+        found = [
+            normalize(frames[begin[u] : begin[u + 1]], self.options, stats)
+            for u in range(count)
+        ]
+        return found[0] if count == 1 else np.concatenate(found)
 
 
 class _RunningSums:
@@ -304,9 +377,7 @@ class OnlineCmvnStream:
         options = self._options
         exact = frames.astype(np.float64) - self._origin
         self._sums.add(exact)
-        end = self._num_frames + np.arange(1, len(exact) + 1)
-        begin = np.maximum(end - options.window, 0)
-        weight = np.minimum(options.window - (end - begin), options.global_frames)
+        begin, end, weight = _online_windows(options, self._num_frames, len(exact))
         count = (end - begin + weight)[:, np.newaxis]
         sums = self._sums.over(begin, end)
         mean = sums[:, 0] / count  # about that of the training set, which adds nothing
@@ -324,89 +395,6 @@ class OnlineCmvnStream:
         return np.empty((0, len(self._origin)), np.float32)
 
 
-def normalize_features(
-    cuts: str | Path,
-    out_dir: str | Path,
-    *,
-    cmvn: CmvnOptions,
-    extraction: Extraction | None = None,
-    training_dir: str | Path | None = None,
-) -> None:
-    """Normalize stored features and lay them out flat, as a `FrameStore`.
-
-    Two passes over the features where statistics of more than an utterance are needed;
-    these are kept in `cmvn.ark`, a Kaldi archive of double matrices [2, D + 1] by
-    speaker, or under the key `global`; with `online`, those of the training set.
-
-    Args:
-        cuts: `cuts.jsonl.gz` with features, sorted by id.
-        out_dir: replaced as a whole, or left as it was on an error.
-        extraction: what the features were computed by, for whoever computes others of
-            the kind; None where nobody will.
-        training_dir: folder with the `cmvn.ark` of the training set, which `online`
-            begins with; None where `cuts` are that set.
-
-    Raises:
-        UserError: a cut has no features, its stored features cannot be read, there are
-            no statistics in `training_dir`, or the disk is full.
-    """
-    total = count_cuts(cuts)
-    with atomic_directory(out_dir) as folder:
-        statistics: dict[str, np.ndarray] = {}
-        if isinstance(cmvn, OnlineCmvn) and training_dir is not None:
-            statistics = {GLOBAL: read_global_statistics(training_dir)}
-        elif isinstance(cmvn, SpeakerCmvn | GlobalCmvn | OnlineCmvn):
-            bar = progress(read_features(cuts), "CMVN statistics", total=total)
-            statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
-        if statistics:
-            write_matrices(folder / STATISTICS, sorted(statistics.items()))
-        bar = progress(read_features(cuts), "normalize features", total=total)
-        _write_frames(bar, folder, cmvn, statistics, extraction)
-
-
-def read_features(path: str | Path) -> Iterator[tuple[CutLine, np.ndarray]]:
-    """Yield cuts with their stored features, float32 [T, D].
-
-    Raises:
-        UserError: a cut has no features, or they cannot be read.
-    """
-    remedy = "run the extract_features stage again"
-    dim: int | None = None
-    with StoredFeatures() as stored:
-        for cut in read_cut_lines(path):
-            manifest = cut.values.get("features")
-            if not isinstance(manifest, dict):
-                raise UserError(
-                    "has no features", file=path, utterance=cut.id, remedy=remedy
-                )
-            is_there = manifest.get("storage_type") in IN_MANIFEST
-            place = None if is_there else manifest.get("storage_path")
-            what = "stored features cannot be read"
-            with reading(place or path, what, remedy, cut.id):
-                features = stored.load(manifest)
-                dim = features.shape[1] if dim is None else dim
-                if features.shape[1:] != (dim,):
-                    raise ValueError(f"{features.shape}, not frames of {dim}")
-                for field in ("type", "frame_shift", "sampling_rate"):
-                    manifest[field]
-            yield cut, features
-
-
-def _statistics(
-    items: Iterable[tuple[CutLine, np.ndarray]], *, by_speaker: bool
-) -> dict[str, np.ndarray]:
-    """Sum up CMVN statistics of each speaker, or of all."""
-    statistics: dict[str, np.ndarray] = {}
-    for cut, features in items:
-        key = cut.speaker if by_speaker else GLOBAL
-        stats = cmvn_statistics(features)
-        if key in statistics:
-            statistics[key] += stats
-        else:
-            statistics[key] = stats
-    return statistics
-
-
 def read_global_statistics(folder: str | Path) -> np.ndarray:
     """Return the statistics of all speakers in a folder's `cmvn.ark`: [2, D + 1].
 
@@ -422,36 +410,3 @@ def read_global_statistics(folder: str | Path) -> np.ndarray:
         file=path,
         remedy="normalize the training set with cmvn of type online or global",
     )
-
-
-def _write_frames(
-    items: Iterable[tuple[CutLine, np.ndarray]],
-    folder: Path,
-    cmvn: CmvnOptions,
-    statistics: Mapping[str, np.ndarray],
-    extraction: Extraction | None,
-) -> None:
-    """Write the normalized frames of all utterances."""
-    remaining = iter(items)
-    first = next(remaining, None)
-    if first is None:
-        raise UserError(
-            "no utterance has features", remedy="see the ledger of features"
-        )
-    manifest = first[0].values["features"]
-    with FrameWriter(
-        folder,
-        dim=first[1].shape[1],
-        frame_shift=manifest["frame_shift"],
-        meta={
-            "type": manifest["type"],
-            "sample_rate": manifest["sampling_rate"],
-            "cmvn": cmvn.values(),
-            "extraction": None if extraction is None else extraction.values(),
-        },
-    ) as writer:
-        for cut, features in itertools.chain([first], remaining):
-            speaker = cut.speaker
-            stats = statistics.get(speaker if cmvn.type == "speaker" else GLOBAL)
-            frames = normalize(features, cmvn, stats)
-            writer.append(cut.id, speaker, cut.text, frames)

@@ -20,7 +20,7 @@ from lhotse.features.io import (
     register_writer,
 )
 
-from latflow.features.storage_names import LILCOM, NUMPY
+LILCOM, NUMPY = "manifest_lilcom", "manifest_numpy"
 
 
 class _Writer(FeaturesWriter):

@@ -232,30 +232,40 @@ class StoreReader(FrameReader):
         out: np.ndarray,
     ) -> None:
         """See `FrameReader.fill`."""
-        if self.mixing is not None:
-            self._fill_mixed(self.mixing, utterance, first, length, out)
+        cmvn = self.store.cmvn
+        if self.mixing is not None or not (cmvn is None or cmvn.is_affine):
+            self._fill_by_utterance(utterance, first, length, out)
             return
         moments = np.empty((len(utterance), 2, self.dim), np.float32)
         for row, i in enumerate(utterance):
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
-        _assemble(self._matrix, begin, length, moments, out)
+        if cmvn is None:
+            _assemble(self._matrix, begin, length, moments, out)
+        else:
+            affine = cmvn.affine(utterance)
+            _assemble_affine(self._matrix, begin, length, affine, moments, out)
 
-    def _fill_mixed(
+    def _fill_by_utterance(
         self,
-        mixing: PassMixing,
         utterance: np.ndarray,
         first: np.ndarray,
         length: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Do what `fill` does, with noises."""
+        """Do what `fill` does, with noises, or CMVN by frames around each frame."""
         for row, i in enumerate(utterance.tolist()):
-            mean, scale = self._moments.of(i, mixing.frames)
+            mean, scale = self._moments.of(i, self._frames_of)
             begin, count = int(first[row]), int(length[row])
-            frames = mixing.frames(i, begin, begin + count)
+            frames = self._frames_of(i, begin, begin + count)
             out[row, :count] = (frames - mean) * scale
             out[row, count:] = 0.0
+
+    def _frames_of(self, i: int, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Return frames of utterance i, with its noises; all of them by default."""
+        if self.mixing is not None:
+            return self.mixing.frames(i, first, last)
+        return self.store.frames(i)[first:last]
 
 
 class LiveReader(FrameReader):
@@ -377,7 +387,7 @@ def open_features(frames_dir: str | Path, options: BatchOptions) -> Frames:
     """Open the features of a training.
 
     Args:
-        frames_dir: folder of `normalize_features` or `prepare_live_features`.
+        frames_dir: folder of `compute_cmvn` or `prepare_live_features`.
         options: `on_the_fly` is for the latter.
     """
     return open_frames(frames_dir, options.on_the_fly)
@@ -442,4 +452,27 @@ def _assemble(
             row = matrix[begin[b] + t]
             for d in range(out.shape[2]):
                 out[b, t, d] = (row[d] - moments[b, 0, d]) * moments[b, 1, d]
+        out[b, length[b] :] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _assemble_affine(
+    matrix: np.ndarray,
+    begin: np.ndarray,
+    length: np.ndarray,
+    affine: np.ndarray,
+    moments: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Do what `_assemble` does of matrix x scale - offset.
+
+    Args:
+        affine: float32 [2, B, D]: scale and offset, of CMVN.
+    """
+    for b in range(out.shape[0]):
+        for t in range(length[b]):
+            row = matrix[begin[b] + t]
+            for d in range(out.shape[2]):
+                x = row[d] * affine[0, b, d] - affine[1, b, d]
+                out[b, t, d] = (x - moments[b, 0, d]) * moments[b, 1, d]
         out[b, length[b] :] = 0.0
