@@ -19,7 +19,13 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.cmvn import GLOBAL, STATISTICS, SetCmvn, cmvn_statistics
+from latflow.features.cmvn import (
+    ALL,
+    GLOBAL,
+    STATISTICS,
+    SetCmvn,
+    cmvn_statistics,
+)
 from latflow.features.options import CmvnOptions
 from latflow.files import reading
 from latflow.kaldi.io import read_matrices
@@ -114,9 +120,10 @@ class FrameStore(RaggedStore):
         """Transcript of each utterance, words separated by blanks."""
         return self.strings("texts", len(self))
 
-    def frames(self, i: int) -> np.ndarray:
-        """Return the frames of utterance i, float32 [T_i, D], a read-only view."""
-        return self.block(i, i + 1)
+    def frames(self, i: int, part: slice = ALL) -> np.ndarray:
+        """Return frames of utterance i, by default all: float32 [T_i, D], read only."""
+        frames = self["frames"][i]
+        return frames[part] if self.cmvn is None else self.cmvn.one(i, frames, part)
 
     def get(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Return the frames of some utterances, see `frames`."""
@@ -201,10 +208,8 @@ def _open_cmvn(
     match options.type:
         case "none":
             return None
-        case "utterance":
+        case "utterance" | "sliding":
             return SetCmvn(options, features.statistics, np.arange(len(features)))
-        case "sliding":
-            return SetCmvn(options, np.empty((0, 2, features.dim + 1)), np.empty(0))
     known = dict(read_matrices(path))
     is_by_speaker = options.type == "speaker"
     keys = features.speaker_names if is_by_speaker else [GLOBAL]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.features.cmvn_kernels import affine_of
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
 from latflow.features.options import PerturbationDraws
@@ -233,18 +234,19 @@ class StoreReader(FrameReader):
     ) -> None:
         """See `FrameReader.fill`."""
         cmvn = self.store.cmvn
-        if self.mixing is not None or not (cmvn is None or cmvn.is_affine):
+        if self.mixing is not None or not (cmvn is None or cmvn.windows is None):
             self._fill_by_utterance(utterance, first, length, out)
             return
         moments = np.empty((len(utterance), 2, self.dim), np.float32)
         for row, i in enumerate(utterance):
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
-        if cmvn is None:
-            _assemble(self._matrix, begin, length, moments, out)
+        if cmvn is None:  # means of zero
+            statistics = np.zeros((len(utterance), 2, self.dim + 1))
+            statistics[:, 0, -1], is_scaled = 1.0, False
         else:
-            affine = cmvn.affine(utterance)
-            _assemble_affine(self._matrix, begin, length, affine, moments, out)
+            statistics, is_scaled = cmvn.statistics_of(utterance), cmvn.is_scaled
+        _assemble(self._matrix, begin, length, statistics, is_scaled, moments, out)
 
     def _fill_by_utterance(
         self,
@@ -265,7 +267,7 @@ class StoreReader(FrameReader):
         """Return frames of utterance i, with its noises; all of them by default."""
         if self.mixing is not None:
             return self.mixing.frames(i, first, last)
-        return self.store.frames(i)[first:last]
+        return self.store.frames(i, slice(first, last))
 
 
 class LiveReader(FrameReader):
@@ -435,44 +437,28 @@ def _assemble(
     matrix: np.ndarray,
     begin: np.ndarray,
     length: np.ndarray,
+    statistics: np.ndarray,
+    is_scaled: bool,  # noqa: FBT001 - of a kernel
     moments: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Set out[b, t] = (matrix[begin[b] + t] - mean) x scale for t < length[b], else 0.
+    """Set out[b, t] = (x - mean) x scale for t < length[b], else 0.
 
     Args:
         matrix: float32 [sum T, D].
         begin: int64 [B], first row of each piece.
         length: int64 [B], rows of each piece.
+        statistics: float64 [B, 2, D + 1], which make x of rows, see `affine_of`.
+        is_scaled: see there.
         moments: float32 [B, 2, D]: mean and scale.
         out: float32 [B, T, D].
     """
+    affine = np.empty((2, out.shape[2]), np.float32)
     for b in range(out.shape[0]):
+        affine_of(statistics[b], is_scaled, affine)
         for t in range(length[b]):
             row = matrix[begin[b] + t]
             for d in range(out.shape[2]):
-                out[b, t, d] = (row[d] - moments[b, 0, d]) * moments[b, 1, d]
-        out[b, length[b] :] = 0.0
-
-
-@njit(cache=True, nogil=True)
-def _assemble_affine(
-    matrix: np.ndarray,
-    begin: np.ndarray,
-    length: np.ndarray,
-    affine: np.ndarray,
-    moments: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Do what `_assemble` does of matrix x scale - offset.
-
-    Args:
-        affine: float32 [2, B, D]: scale and offset, of CMVN.
-    """
-    for b in range(out.shape[0]):
-        for t in range(length[b]):
-            row = matrix[begin[b] + t]
-            for d in range(out.shape[2]):
-                x = row[d] * affine[0, b, d] - affine[1, b, d]
+                x = row[d] * affine[0, d] - affine[1, d]
                 out[b, t, d] = (x - moments[b, 0, d]) * moments[b, 1, d]
         out[b, length[b] :] = 0.0
