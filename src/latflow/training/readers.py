@@ -41,11 +41,11 @@ from latflow.training.data_options import BatchOptions, DataOptions, MixingDraws
 from latflow.training.mixing import FeatureMixing, PassMixing
 from latflow.training.moments import Moments
 
+_OF_STORED, _OF_LIVE = ("mixing", "cache_mb"), ("simulation", "perturbation")
+
 
 class FrameReader(ABC):
     """Features of a corpus, by utterance; safe to share between threads.
-
-    What only one of the kinds can do is refused here for the others.
 
     Args:
         frames: the features.
@@ -87,83 +87,9 @@ class FrameReader(ABC):
         """Number of each utterance's speaker, int32 [N]."""
         return self._frames.speaker_codes
 
-    def perturbed(
-        self,
-        options: PerturbationDraws,  # noqa: ARG002 - of those on the fly
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances with drawn speeds and volumes.
-
-        Raises:
-            UserError: the features are stored.
-        """
-        raise UserError(
-            "stored features cannot change their speed or volume",
-            file=self._frames.folder,
-            remedy="leave data.perturbation out, or compute features on the fly "
-            "(`stored: false`), or store them at several speeds (corpus.perturbed)",
-        )
-
-    def simulated(
-        self,
-        options: SimulationDraws,  # noqa: ARG002 - of those on the fly
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances, simulated as drawn for a pass.
-
-        Raises:
-            UserError: the features are stored, or nothing can be simulated so.
-        """
-        raise UserError(
-            "stored features cannot be simulated anew",
-            file=self._frames.folder,
-            remedy="leave data.simulation out, or compute features on the fly "
-            "(`stored: false`)",
-        )
-
-    def mixed(
-        self,
-        options: MixingDraws,  # noqa: ARG002 - of stored ones
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances, with noises as drawn for a pass.
-
-        Raises:
-            UserError: the features are computed on the fly, or do not add up.
-        """
-        raise UserError(
-            "data.mixing is for stored features",
-            file=self._frames.folder,
-            remedy="leave it out; data.simulation adds noises on the fly",
-        )
-
     def take_statistics(self) -> dict[str, Any]:
         """Return what was read since the last call, for a log: what is drawn here."""
         return {}
-
-    def hold(
-        self,
-        pages: PageBudget,  # noqa: ARG002 - of stored ones
-        utterance: np.ndarray,  # noqa: ARG002
-        first: np.ndarray,  # noqa: ARG002
-        length: np.ndarray,  # noqa: ARG002
-    ) -> int:
-        """Ask for the pages of what `fill` will read; returns their bytes.
-
-        Raises:
-            UserError: the features are not stored.
-        """
-        raise UserError(
-            "data.cache_mb is for stored features",
-            file=self._frames.folder,
-            remedy="leave it out; on_the_fly.cache_mb is for those on the fly",
-        )
 
     @abstractmethod
     def fill(
@@ -204,7 +130,13 @@ class StoreReader(FrameReader):
         self._noises: FeatureMixing | None = None
 
     def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> StoreReader:
-        """See `FrameReader.mixed`; to be called with the same options and seed."""
+        """Return a reader of the same utterances, with noises as drawn for a pass.
+
+        To be called with the same options and seed.
+
+        Raises:
+            UserError: the features do not add up.
+        """
         if self._noises is None:
             self._noises = FeatureMixing(options, self.store, seed=seed)
         noises = self._noises.in_pass(whole_pass)
@@ -217,7 +149,10 @@ class StoreReader(FrameReader):
         first: np.ndarray,
         length: np.ndarray,
     ) -> int:
-        """See `FrameReader.hold`; the whole of those whose statistics are not known."""
+        """Ask for the pages of what `fill` will read; returns their bytes.
+
+        That is the whole of utterances whose statistics are not known.
+        """
         begin, end = self.store.begin[utterance], self.store.begin[utterance + 1]
         is_known = self._moments.are_known(utterance)
         if self.mixing is not None:
@@ -313,14 +248,20 @@ class LiveReader(FrameReader):
     def perturbed(
         self, options: PerturbationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
-        """See `FrameReader.perturbed`."""
+        """Return a reader of the same utterances with drawn speeds and volumes."""
         drawn = self.live.perturbation(options, seed=seed, whole_pass=whole_pass)
         return LiveReader(self.live, self.normalizer, drawn, self.simulation)
 
     def simulated(
         self, options: SimulationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
-        """See `FrameReader.simulated`; to be called with the same options and seed."""
+        """Return a reader of the same utterances, simulated as drawn for a pass.
+
+        To be called with the same options and seed.
+
+        Raises:
+            UserError: nothing can be simulated so.
+        """
         if (told := options.why_not_of(self.live.channels)) is not None:
             what, remedy = told
             raise UserError(
@@ -423,12 +364,23 @@ def in_pass(
     Raises:
         UserError: the options draw what the features cannot follow.
     """
-    if (draws := options.simulation) is not None:
-        reader = reader.simulated(draws, seed=seed, whole_pass=whole_pass)
-    if (draws := options.perturbation) is not None:
-        reader = reader.perturbed(draws, seed=seed, whole_pass=whole_pass)
-    if (draws := options.mixing) is not None:
-        reader = reader.mixed(draws, seed=seed, whole_pass=whole_pass)
+    is_live = isinstance(reader, LiveReader)
+    for name in _OF_STORED if is_live else _OF_LIVE:
+        if getattr(options, name) is not None:
+            kind = "stored" if is_live else "computed on the fly (`stored: false`)"
+            raise UserError(
+                f"data.{name} is for features that are {kind}",
+                file=reader.folder,
+                remedy="leave it out, or take such features",
+            )
+    drawn = {"seed": seed, "whole_pass": whole_pass}
+    if isinstance(reader, LiveReader):
+        if options.simulation is not None:
+            reader = reader.simulated(options.simulation, **drawn)
+        if options.perturbation is not None:
+            reader = reader.perturbed(options.perturbation, **drawn)
+    elif isinstance(reader, StoreReader) and options.mixing is not None:
+        reader = reader.mixed(options.mixing, **drawn)
     return reader
 
 

@@ -254,5 +254,7 @@ def test_speeds_that_cannot_be_are_refused(tmp_path: Path, live_dir: Path) -> No
         writer.append("u", "s", "x", np.zeros((5, 2), np.float32))
     options = DataOptions.model_validate({"perturbation": {}})
     source = BatchSource(StoreReader(FrameStore.load(tmp_path)), Targets(), options)
-    with pytest.raises(UserError, match="stored features cannot change"):
+    with pytest.raises(
+        UserError, match="data.perturbation is for features that are computed"
+    ):
         source.epoch(0)
