@@ -170,6 +170,15 @@ def test_a_layer_of_another_size_trains_the_networks_that_have_it(run, config):
     assert not planned & {"train_network", "train_language_model", "simulate_corpus"}
 
 
+def test_another_normalization_extracts_no_features_again(run, config):
+    config["features"] = {"cmvn": {"type": "sliding"}}
+    config["nnet"]["features"]["online"]["cmvn"] = {"type": "none"}
+    run.write(config)
+    planned = run.planned()
+    assert {"compute_cmvn", "train_mono", "train_network"} <= planned
+    assert not planned & {"extract_features", "join_features", "prepare_corpus"}
+
+
 def test_an_option_that_results_follow_from_trains_again(run, config):
     config["nnet"]["systems"]["logmel"]["training"]["epochs"] = 7
     run.write(config)
