@@ -48,10 +48,9 @@ def _features(arguments: Arguments) -> None:
 def _export_features(arguments: Arguments) -> None:
     """Write cuts with features in one of Lhotse's storages.
 
-    `numpy_hdf5` (one file), `numpy_files` (a file an utterance) and `manifest_numpy`
-    (within cuts.jsonl.gz) keep every bit; those of lilcom take a third of the space and
-    round to multiples of 1/32. The folder streams/<name>/frames/<split> gives features
-    with CMVN.
+    `numpy_hdf5` (one file) and `numpy_files` (a file an utterance) keep every bit;
+    those of lilcom take a third of the space and round to multiples of 1/32. The folder
+    streams/<name>/frames/<split> gives features with CMVN.
     """
     from latflow.features.storage import export_features
 

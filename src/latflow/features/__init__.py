@@ -8,7 +8,6 @@ transform    deltas and splicing, made when frames are read
 frames       all frames of a corpus, flat and memory-mapped; CMVN when they are read
 extract      the stage extract_features, and the front end as Lhotse's extractors
 storage      export of features to Lhotse's storages
-manifest_storage  storages of features within the manifest
 lhotse_extractors  Lhotse's extractors, and users' own, as front ends
 frame_times  times of frames, and their size, known without audio
 live         features computed from the audio when they are read

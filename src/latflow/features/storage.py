@@ -22,17 +22,15 @@ from latflow.corpus.json_lines import ManifestWriter, count_cuts
 from latflow.corpus.manifests import at_rate, read_cuts
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.features.manifest_storage import LILCOM, NUMPY
 from latflow.files import atomic_directory
 from latflow.logs import progress
 from latflow.options import check_choice
 
 log = logging.getLogger(__name__)
-IN_MANIFEST = (LILCOM, NUMPY)
 # Lhotse has others, and reads them with programs that run commands (`kaldiio`).
 STORAGES = (
     *("numpy_hdf5", "numpy_files", "lilcom_chunky", "lilcom_files", "lilcom_hdf5"),
-    *("chunked_lilcom_hdf5", *IN_MANIFEST),
+    "chunked_lilcom_hdf5",
 )
 # HDF5 ends the process when a write fails: it must never come to that. This much covers
 # what it holds back in its caches.
@@ -162,10 +160,8 @@ class FeatureStorage:
         self._writer = make_writer(str(base))
         self.kind = kind
         self._folder = folder
-        self.path = self._url or ""
-        if url is None and kind not in IN_MANIFEST:
-            lies_at = Path(self._writer.storage_path).relative_to(folder)
-            self.path = str(target / lies_at)
+        made = self._writer.storage_path
+        self.path = self._url or str(target / Path(made).relative_to(folder))
 
     def write(self, utt_id: str, features: np.ndarray) -> str:
         """Store a matrix [T, D]; return the key under which Lhotse finds it.
