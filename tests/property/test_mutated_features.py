@@ -9,7 +9,7 @@ from reference.made_up_alignments import recording
 from reference.mutations import check, ivector_model, of_each, write_wave
 
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.features.frames import FeatureWriter, FrameStore, FrameWriter
+from latflow.features.frames import FeatureStore, FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.normalization import compute_cmvn
 from latflow.features.options import (
@@ -110,7 +110,7 @@ def use_labels(folder):
 
 
 def write_stored_features(folder, rng):
-    with FeatureWriter(folder / "features", dim=13) as writer:
+    with FrameWriter(folder / "features", dim=13, kind=FeatureStore) as writer:
         for i in range(3):
             frames = rng.normal(size=(20, 13)).astype(np.float32)
             writer.append(f"u{i}", f"s{i % 2}", "ONE", frames)

@@ -39,7 +39,7 @@ from latflow.corpus.manifests import (
 )
 from latflow.errors import UserError
 from latflow.features.dither import dither
-from latflow.features.frames import FeatureWriter
+from latflow.features.frames import FeatureStore, FrameWriter
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
 from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
 from latflow.features.options import (
@@ -108,8 +108,9 @@ def extract_features(
     with (
         atomic_directory(out_dir) as folder,
         cluster_pool(threads) as (pool, number),
-        FeatureWriter(
+        FrameWriter(
             folder,
+            kind=FeatureStore,
             dim=extractor.dim * len(options.channels or [0]),
             frame_shift=extractor.frame_shift,
             meta=_facts(extractor, options),

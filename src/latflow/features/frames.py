@@ -149,17 +149,15 @@ class FeatureStore(FrameStore):
         """Sums, squares and counts of each utterance, float64 [N, 2, D + 1]."""
         return self["statistics"].flat
 
-    def statistics_by_speaker(self) -> dict[str, np.ndarray]:
-        """Return the statistics [2, D + 1] of each speaker."""
-        sums = np.zeros((len(self.speaker_names), 2, self.dim + 1))
-        np.add.at(sums, self.speaker_codes, self.statistics)
-        return dict(zip(self.speaker_names, sums, strict=True))
+    def summed(self, groups: np.ndarray, count: int) -> np.ndarray:
+        """Return the statistics of groups of utterances, [count, 2, D + 1].
 
-    def global_statistics(self) -> np.ndarray:
-        """Return the statistics [2, D + 1] of all utterances."""
-        sums = np.zeros((1, 2, self.dim + 1))
-        np.add.at(sums, np.zeros(len(self), np.int64), self.statistics)
-        return sums[0]
+        Args:
+            groups: int [N], 0..count - 1, of each utterance.
+        """
+        sums = np.zeros((count, 2, self.dim + 1))
+        np.add.at(sums, groups, self.statistics)
+        return sums
 
 
 class NormalizedFrames(FrameStore):
@@ -224,17 +222,13 @@ def _open_cmvn(
 class FrameWriter(RaggedWriter):
     """Write a `FrameStore`, an utterance at a time; see `RaggedWriter`.
 
-    Attributes:
-        KIND: the kind of store.
-
     Args:
         folder: made if absent.
         dim: features per frame, D.
         frame_shift: time from one frame to the next, seconds.
         meta: further JSON values to keep with the frames.
+        kind: `FeatureStore` gets the statistics of each utterance, too.
     """
-
-    KIND: ClassVar[type[FrameStore]] = FrameStore
 
     def __init__(
         self,
@@ -243,10 +237,11 @@ class FrameWriter(RaggedWriter):
         dim: int,
         frame_shift: float = 0.01,
         meta: Mapping[str, Any] | None = None,
+        kind: type[FrameStore] = FrameStore,
     ) -> None:
         super().__init__(
             folder,
-            self.KIND,
+            kind,
             row_shapes={"frames": (dim,), "statistics": (2, dim + 1)},
             meta={**(meta or {}), "frame_shift": frame_shift, "dim": dim},
         )
@@ -268,14 +263,13 @@ class FrameWriter(RaggedWriter):
             raise ValueError(f"{utt_id!r} comes after {self.utt_ids[-1]!r}")
         if "\n" in speaker or "\n" in text:
             raise ValueError(f"{utt_id!r}: line break in speaker or text")
-        self.write(utt_id, *self.columns(frames))
+        columns = [np.asarray(frames, np.float32)]
+        if self.kind is FeatureStore:
+            columns.append(cmvn_statistics(columns[0])[np.newaxis])
+        self.write(utt_id, *columns)
         self._texts.append(text)
         self._codes.append(self._speakers.setdefault(speaker, len(self._speakers)))
         self._num_frames += len(frames)
-
-    def columns(self, frames: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return what each column has of an utterance."""
-        return (frames,)
 
     def close(self) -> None:
         """Write the final header, the index and `meta.json`."""
@@ -286,14 +280,3 @@ class FrameWriter(RaggedWriter):
         )
         self.meta.update(num_speakers=len(self._speakers), num_frames=self._num_frames)
         super().close()
-
-
-class FeatureWriter(FrameWriter):
-    """Write a `FeatureStore`, as `FrameWriter` does."""
-
-    KIND = FeatureStore
-
-    def columns(self, frames: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return frames and their statistics."""
-        stored = np.asarray(frames, np.float32)
-        return stored, cmvn_statistics(stored)[np.newaxis]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from latflow.corpus.json_lines import count_cuts
 from latflow.errors import UserError
-from latflow.features.frames import FeatureStore, FeatureWriter
+from latflow.features.frames import FeatureStore, FrameWriter
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
@@ -43,8 +43,12 @@ def join_features(
     first = stores[0]
     with (
         atomic_directory(out_dir) as folder,
-        FeatureWriter(
-            folder, dim=first.dim, frame_shift=first.frame_shift, meta=first.meta
+        FrameWriter(
+            folder,
+            kind=FeatureStore,
+            dim=first.dim,
+            frame_shift=first.frame_shift,
+            meta=first.meta,
         ) as writer,
     ):
         rows = in_order_of_ids(map(_utterances, stores))

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
+
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL, STATISTICS, read_global_statistics
 from latflow.features.frames import FeatureStore, NormalizedFrames
@@ -50,16 +52,15 @@ def compute_cmvn(
         "cmvn": cmvn.values(),
     }
     with atomic_directory(out_dir) as folder:
-        match cmvn:
-            case SpeakerCmvn():
-                statistics = store.statistics_by_speaker()
-            case OnlineCmvn() if training_dir is not None:
-                statistics = {GLOBAL: read_global_statistics(training_dir)}
-            case GlobalCmvn() | OnlineCmvn():
-                statistics = {GLOBAL: store.global_statistics()}
-            case _:
-                statistics = {}
-        if statistics:
-            write_matrices(folder / STATISTICS, sorted(statistics.items()))
+        names, groups = [GLOBAL], np.zeros(len(store), np.int32)
+        if isinstance(cmvn, SpeakerCmvn):
+            names, groups = store.speaker_names, store.speaker_codes
+        if isinstance(cmvn, OnlineCmvn) and training_dir is not None:
+            sums = [read_global_statistics(training_dir)]
+        else:
+            sums = store.summed(groups, len(names))
+        if isinstance(cmvn, SpeakerCmvn | GlobalCmvn | OnlineCmvn):
+            statistics = sorted(zip(names, sums, strict=True))
+            write_matrices(folder / STATISTICS, statistics)
         text = json.dumps(meta, indent=1, sort_keys=True)
         (folder / META).write_text(text + "\n", encoding="utf-8")
