@@ -3,9 +3,9 @@
 Ours is the stage as the workflow runs it (`latflow.features.extract.extract_features`:
 read, decode, compute, store). The peer is what a Lhotse user writes:
 `CutSet.compute_and_store_features` with Lhotse's `kaldi-mfcc` or `kaldi-fbank`,
-the same number of jobs, and one of its storages. The stage runs without dither, as the peer,
-and with that of recipes. Prints JSON; processor time says more than wall time where the
-machine is not idle.
+the same number of jobs, and one of its storages. The stage runs without dither, as the
+peer, and with that of recipes. Prints JSON; processor time says more than wall time
+where the machine is not idle.
 
     python benchmarks/feature_extraction.py CUTS.jsonl.gz [--type mfcc] [--threads 2]
 """
