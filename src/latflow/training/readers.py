@@ -127,6 +127,7 @@ class StoreReader(FrameReader):
         super().__init__(store, normalizer)
         self.store, self.mixing = store, mixing
         self._matrix = store["frames"].flat
+        self._is_windowed = store.cmvn is not None and store.cmvn.windows is not None
         self._noises: FeatureMixing | None = None
 
     def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> StoreReader:
@@ -151,12 +152,14 @@ class StoreReader(FrameReader):
     ) -> int:
         """Ask for the pages of what `fill` will read; returns their bytes.
 
-        That is the whole of utterances whose statistics are not known.
+        That is the whole of utterances whose statistics are not known, or that are
+        normalized by windows.
         """
         begin, end = self.store.begin[utterance], self.store.begin[utterance + 1]
         is_known = self._moments.are_known(utterance)
         if self.mixing is not None:
             is_known &= self.mixing.mixing.are_known(utterance)
+        is_known &= not self._is_windowed
         last = np.where(is_known, begin + first + length, end)
         return pages.hold(self._matrix, np.where(is_known, begin + first, begin), last)
 
@@ -168,14 +171,14 @@ class StoreReader(FrameReader):
         out: np.ndarray,
     ) -> None:
         """See `FrameReader.fill`."""
-        cmvn = self.store.cmvn
-        if self.mixing is not None or not (cmvn is None or cmvn.windows is None):
+        if self.mixing is not None or self._is_windowed:
             self._fill_by_utterance(utterance, first, length, out)
             return
         moments = np.empty((len(utterance), 2, self.dim), np.float32)
         for row, i in enumerate(utterance):
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
+        cmvn = self.store.cmvn
         if cmvn is None:  # means of zero
             statistics = np.zeros((len(utterance), 2, self.dim + 1))
             statistics[:, 0, -1], is_scaled = 1.0, False
