@@ -78,7 +78,7 @@ bench: env $(PEERS)/.ready  ## benchmarks on speechocean (set CORPORA), all but 
 	$(BIN)/snakemake --configfile config/recipes/speechocean.yaml --cores $(CORES) \
 	  --config corpora=$(CORPORA) --quiet all
 	$(BIN)/python benchmarks/feature_extraction.py results/speechocean/corpus/train/cuts.jsonl.gz
-	$(BIN)/python benchmarks/gmm_training.py results/speechocean/frames/train \
+	$(BIN)/python benchmarks/gmm_training.py results/speechocean/streams/gmm/frames/train \
 	  results/speechocean/lang results/speechocean/benchmarks/gmm_training
 	$(BIN)/python benchmarks/cost_model.py
 	$(BIN)/python benchmarks/tree_building.py

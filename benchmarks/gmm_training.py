@@ -11,9 +11,9 @@ one thread, also in a process of its own; ours is timed on the same frames and t
     python benchmarks/gmm_training.py FRAMES LANG WORK [--threads N]
 
 FRAMES: the `FrameStore` of speechocean's training set (13 MFCC with CMVN), that is
-`results/<experiment>/frames/train`; LANG: `results/<experiment>/lang`; WORK: a folder
-to write to. Kaldi's times are those of issue 4: same kind of machine, otherwise idle,
-2 jobs. State the load that this prints next to the times.
+`results/<experiment>/streams/gmm/frames/train`; LANG: `results/<experiment>/lang`;
+WORK: a folder to write to. Kaldi's times are those of issue 4: same kind of machine,
+otherwise idle, 2 jobs. State the load that this prints next to the times.
 """
 
 import argparse

@@ -12,7 +12,7 @@ Lang directory, models and graph are Kaldi's, of the digits (golden data). The s
 `align_package` takes a package, a corpus and its lexicon that are named.
 
     python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 1 4 16]
-        [--stages extract_features normalize_features ...]
+        [--stages extract_features compute_cmvn ...]
     python benchmarks/memory_scaling.py --stages align_package --package PACKAGE
         --cuts CUTS.jsonl.gz --lexicon LEXICON
 """
@@ -74,15 +74,11 @@ def extract(folder: Path, threads: int) -> None:
 
 
 def normalize(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
-    """Run the stage normalize_features."""
-    from latflow.features.cmvn import normalize_features
+    """Run the stage compute_cmvn."""
+    from latflow.features.normalization import compute_cmvn
     from latflow.features.options import SpeakerCmvn
 
-    normalize_features(
-        folder / "features" / "cuts.jsonl.gz",
-        folder / "frames",
-        cmvn=SpeakerCmvn(),
-    )
+    compute_cmvn(folder / "features", folder / "frames", cmvn=SpeakerCmvn())
 
 
 def train(folder: Path, threads: int) -> None:
@@ -287,7 +283,7 @@ def copy_system(source: Path, target: Path) -> None:
 
 STAGES: dict[str, Callable[[Path, int], None]] = {
     "extract_features": extract,
-    "normalize_features": normalize,
+    "compute_cmvn": normalize,
     "train_mono": train,
     "align_frames": align,
     "refine_boundaries": refine,

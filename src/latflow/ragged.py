@@ -241,7 +241,7 @@ class RaggedWriter:
     ) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._kind = kind
+        self.kind = kind
         self._columns = [
             _Column(self._folder / f"{name}.npy", dtype, (row_shapes or {}).get(name))
             for name, (dtype, _) in kind.COLUMNS.items()
@@ -279,11 +279,11 @@ class RaggedWriter:
             column.close()
         if len(set(self.utt_ids)) < len(self.utt_ids):
             twice = Counter(self.utt_ids).most_common(1)[0][0]
-            what = f"has {next(iter(self._kind.COLUMNS))} twice"
+            what = f"has {next(iter(self.kind.COLUMNS))} twice"
             raise UserError(what, utterance=twice)
         index: dict[str, Any] = {
-            _begin(self._kind, name): np.array(column.begin, np.int64)
-            for name, column in zip(self._kind.COLUMNS, self._columns, strict=True)
+            _begin(self.kind, name): np.array(column.begin, np.int64)
+            for name, column in zip(self.kind.COLUMNS, self._columns, strict=True)
         }
         index["utt_ids"] = pack(self.utt_ids)
         np.savez(self._folder / INDEX, **index, **self.index)

@@ -256,7 +256,7 @@ def test_the_pipeline_runs_on_the_cluster(undisturbed, cluster):
     # Short ones share a job: four rules of the language, normalization of three splits.
     comments = [job["Comment"] for job in found]
     assert sum("lang" in comment for comment in comments) == 1
-    assert sum("normalize_features" in comment for comment in comments) == 1
+    assert sum("compute_cmvn" in comment for comment in comments) == 1
 
 
 def test_a_training_has_ranks_on_both_nodes(undisturbed, cluster):

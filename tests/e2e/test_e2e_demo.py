@@ -162,7 +162,7 @@ def test_jobs_that_share_a_set_write_the_bytes_of_one(finished, recipe, make_che
     # What is made of these folders is no target, so that no more is made again.
     for runs in (
         {"decode/tri3/test": "lattices.ark"},
-        {"align/tri3/train": "ali.ark", "features/dev": "cuts.jsonl.gz"},
+        {"align/tri3/train": "ali.ark", "streams/gmm/features/dev": "meta.json"},
     ):
         whole = {folder: contents(results / folder) for folder in runs}
         for folder in runs:

@@ -3,9 +3,9 @@
 import numpy as np
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
-from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import FeatureOptions
 from latflow.features.transform import FeatureTransform
 from latflow.kaldi.io import read_matrices
@@ -35,9 +35,7 @@ def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(golden, corpora, tmp_path
         tmp_path / "cuts.jsonl.gz", tmp_path / "features", options=options, threads=2,
         max_skipped_fraction=0.0,
     )  # fmt: skip
-    normalize_features(
-        tmp_path / "features" / "cuts.jsonl.gz", tmp_path / "frames", cmvn=options.cmvn
-    )
+    compute_cmvn(tmp_path / "features", tmp_path / "frames", cmvn=options.cmvn)
     store = FrameStore.load(tmp_path / "frames")
     transform = FeatureTransform.from_config(options.transform.values())
     assert store.utt_ids == sorted(wanted)

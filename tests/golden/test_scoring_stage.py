@@ -216,10 +216,9 @@ def test_least_risk_finds_the_same_clear_words(run, golden):
 
 def analyzed(golden, folder, references, **changes):
     """Measure the golden lattices; returns (summary, rows by utterance)."""
-    write_cuts(folder / "cuts.jsonl.gz", references)
     (folder / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
     analyze_lattices(
-        golden / "lattice" / "raw_beam13.lats", folder / "cuts.jsonl.gz",
+        golden / "lattice" / "raw_beam13.lats", references,
         golden / "lang", folder / "scales.json", folder,
         options=ScoreOptions(**changes), threads=2,
     )  # fmt: skip

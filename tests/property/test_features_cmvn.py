@@ -8,14 +8,11 @@ from reference import features as reference
 
 from latflow.errors import UserError
 from latflow.features.cmvn import (
-    OnlineCmvnStream,
-    SlidingCmvnStream,
-    apply_cmvn,
+    CmvnStream,
     cmvn_statistics,
     normalize,
-    sliding_cmvn,
 )
-from latflow.features.options import OnlineCmvn, SlidingCmvn
+from latflow.features.options import OnlineCmvn, SlidingCmvn, SpeakerCmvn
 
 
 def random_frames(T, seed, D=4):
@@ -32,7 +29,9 @@ def test_speaker_statistics_add_up_and_give_zero_mean(lengths, seed):
     stats = sum(cmvn_statistics(u) for u in utterances)
     together = np.concatenate(utterances)
     np.testing.assert_allclose(stats, cmvn_statistics(together), rtol=1e-12)
-    normalized = np.concatenate([apply_cmvn(u, stats) for u in utterances])
+    normalized = np.concatenate(
+        [normalize(u, SpeakerCmvn(), stats) for u in utterances]
+    )
     np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-4)
     assert normalized.dtype == np.float32
 
@@ -40,7 +39,7 @@ def test_speaker_statistics_add_up_and_give_zero_mean(lengths, seed):
 @given(st.integers(5, 100), st.integers(0, 1000))
 def test_norm_vars_gives_unit_variance(T, seed):
     frames = random_frames(T, seed)
-    normalized = apply_cmvn(frames, cmvn_statistics(frames), norm_vars=True)
+    normalized = normalize(frames, SpeakerCmvn(norm_vars=True), cmvn_statistics(frames))
     np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-4)
     np.testing.assert_allclose(normalized.var(axis=0), 1.0, atol=1e-2)
 
@@ -58,12 +57,14 @@ def test_sliding_equals_windows_one_by_one(
         "norm_vars": norm_vars,
     }  # fmt: skip
     wanted = reference.sliding_cmvn(frames, **options)
-    np.testing.assert_allclose(sliding_cmvn(frames, **options), wanted, atol=2e-3)
+    np.testing.assert_allclose(
+        normalize(frames, SlidingCmvn(**options)), wanted, atol=2e-3
+    )
 
 
 def test_sliding_over_a_long_utterance_keeps_its_precision():
     frames = random_frames(20_000, 3) + np.float32(1000.0)
-    out = sliding_cmvn(frames, window=300, center=True, norm_vars=True)
+    out = normalize(frames, SlidingCmvn(window=300, norm_vars=True))
     middle = frames[9850:10150].astype(np.float64)
     wanted = (frames[10_000] - middle.mean(axis=0)) / middle.std(axis=0)
     np.testing.assert_allclose(out[10_000], wanted, atol=1e-4)
@@ -72,13 +73,13 @@ def test_sliding_over_a_long_utterance_keeps_its_precision():
 def test_constant_frames_do_not_divide_by_zero():
     frames = np.ones((5, 2), np.float32)
     stats = cmvn_statistics(frames)
-    assert np.isfinite(apply_cmvn(frames, stats, norm_vars=True)).all()
-    assert np.isfinite(sliding_cmvn(frames, norm_vars=True)).all()
+    assert np.isfinite(normalize(frames, SpeakerCmvn(norm_vars=True), stats)).all()
+    assert np.isfinite(normalize(frames, SlidingCmvn(norm_vars=True))).all()
 
 
 def test_statistics_of_nothing_are_refused():
     with pytest.raises(UserError, match="no frames"):
-        apply_cmvn(np.ones((1, 2)), cmvn_statistics(np.empty((0, 2))))
+        normalize(np.ones((1, 2)), SpeakerCmvn(), cmvn_statistics(np.empty((0, 2))))
 
 
 @given(
@@ -93,7 +94,7 @@ def test_frames_in_pieces_are_normalized_as_the_whole(
     )
 
     def streamed(cuts):
-        stream = SlidingCmvnStream(options)
+        stream = CmvnStream(options)
         found = [stream.accept(piece) for piece in np.split(frames, sorted(cuts))]
         waited = len(np.concatenate(found))
         assert waited == (T if min_window <= T else 0)
@@ -103,8 +104,7 @@ def test_frames_in_pieces_are_normalized_as_the_whole(
     whole = streamed([])
     np.testing.assert_array_equal(streamed([min(cut, T) for cut in cuts]), whole)
     if T:
-        given = {"window": window, "min_window": min_window, "norm_vars": norm_vars}
-        np.testing.assert_allclose(whole, sliding_cmvn(frames, **given), atol=1e-3)
+        np.testing.assert_allclose(whole, normalize(frames, options), atol=1e-3)
 
 
 @given(
@@ -119,7 +119,7 @@ def test_online_equals_windows_one_by_one_however_frames_are_cut(
     stats = cmvn_statistics(others)
 
     def streamed(cuts):
-        stream = OnlineCmvnStream(OnlineCmvn(**given), stats)
+        stream = CmvnStream(OnlineCmvn(**given), stats)
         found = [stream.accept(piece) for piece in np.split(frames, sorted(cuts))]
         assert stream.finish().shape == (0, frames.shape[1])
         return np.concatenate(found)
@@ -134,4 +134,4 @@ def test_online_equals_windows_one_by_one_however_frames_are_cut(
 
 def test_a_window_around_the_frame_does_not_stream():
     with pytest.raises(ValueError, match="frames to come"):
-        SlidingCmvnStream(SlidingCmvn(center=True))
+        CmvnStream(SlidingCmvn(center=True))

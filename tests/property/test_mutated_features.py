@@ -1,19 +1,17 @@
 """Mutated frames, labels, transforms and i-vectors."""
 
-import json
 import shutil
-from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
 from reference.made_up_alignments import cut as made_up_cut
 from reference.made_up_alignments import recording
-from reference.mutations import check, cuts, ivector_model, of_each, write_wave
+from reference.mutations import check, ivector_model, of_each, write_wave
 
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.features.cmvn import normalize_features
-from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.frames import FeatureStore, FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import (
     OnlineCmvn,
     PasteOptions,
@@ -21,7 +19,6 @@ from latflow.features.options import (
     StreamOptions,
 )
 from latflow.features.pasting import paste_features
-from latflow.features.storage import FeatureStorage
 from latflow.gmm.ivector import (
     IvectorModel,
     append_ivectors,
@@ -112,48 +109,51 @@ def use_labels(folder):
             store.counts()
 
 
-def write_stored(folder, rng, kinds):
-    """Write a cut in each of the storages."""
-    lines = []
-    for cut, kind in zip(cuts(rng), kinds, strict=True):
-        storage = FeatureStorage(kind, folder, folder)
-        matrix = rng.normal(size=(20, 13)).astype(np.float32)
-        told = {"storage_type": kind, "storage_key": storage.write(cut["id"], matrix)}
-        storage.close()
-        path = storage.path and Path(storage.path).relative_to(folder)
-        cut["features"] |= {**told, "storage_path": str(path)}
-        lines.append(json.dumps(cut) + "\n")
-    (folder / "cuts.jsonl").write_text("".join(lines))
-
-
 def write_stored_features(folder, rng):
-    write_stored(folder, rng, ("numpy_files", "numpy_hdf5", "lilcom_chunky"))
+    with FrameWriter(folder / "features", dim=13, kind=FeatureStore) as writer:
+        for i in range(3):
+            frames = rng.normal(size=(20, 13)).astype(np.float32)
+            writer.append(f"u{i}", f"s{i % 2}", "ONE", frames)
 
 
 def use_stored_features(folder):
     cmvn = read_options(SpeakerCmvn, {"norm_vars": True})
-    with chdir(folder):
-        normalize_features("cuts.jsonl", folder / "out", cmvn=cmvn)
-    FrameStore.load(folder / "out")
+    compute_cmvn(folder / "features", folder / "out", cmvn=cmvn)
+    read_all(folder / "out")
+
+
+def write_normalized(folder, rng):
+    """Write features, and what normalizes them."""
+    write_stored_features(folder, rng)
+    statistics = np.vstack([np.append(rng.normal(size=13), 9), np.full(14, 20.0)])
+    (folder / "training").mkdir()
+    write_matrices(folder / "training/cmvn.ark", [("global", statistics)])
+    for name, cmvn in (("speaker", SpeakerCmvn()), ("online", OnlineCmvn())):
+        compute_cmvn(
+            folder / "features",
+            folder / name,
+            cmvn=cmvn,
+            training_dir=folder / "training",
+        )
+
+
+def use_normalized(folder):
+    for name in ("speaker", "online"):
+        read_all(folder / name)
+    cmvn = OnlineCmvn(norm_vars=True)
+    training = folder / "training"
+    compute_cmvn(folder / "features", folder / "out", cmvn=cmvn, training_dir=training)
+
+
+def read_all(folder):
+    store = FrameStore.load(folder)
+    store.block(0, len(store))
 
 
 def use_transforms(path):
     transforms = SpeakerTransforms.load(path)
     for speaker in transforms.matrices:
         transforms.apply(speaker, np.zeros((2, 2), np.float32))
-
-
-def write_other_features(folder, rng):
-    """Write features in other storages, and statistics to normalize them by."""
-    write_stored(folder, rng, ("manifest_lilcom", "lilcom_files", "manifest_numpy"))
-    statistics = np.vstack([np.append(rng.normal(size=13), 9), np.full(14, 20.0)])
-    write_matrices(folder / "cmvn.ark", [("global", statistics)])
-
-
-def use_other_features(folder):
-    cmvn = read_options(OnlineCmvn, {"norm_vars": True})
-    with chdir(folder):
-        normalize_features("cuts.jsonl", "out", cmvn=cmvn, training_dir=".")
 
 
 def write_appended(folder, rng):
@@ -202,7 +202,7 @@ KINDS = {
         lambda p, rng: write_matrices(p, [(s, rng.normal(size=(2, 3))) for s in "ab"]),
         use_transforms,
     ),
-    "features of other storages": ("", write_other_features, use_other_features),
+    "normalized features": ("", write_normalized, use_normalized),
     "frames and i-vectors": ("", write_appended, use_appended),
 }
 

@@ -43,7 +43,7 @@ def job(system):
     options = {"training": {"epochs": 2}, "data": {"partition_epoch": 2}}
     return {
         "rule": "train_deltas", "wildcards": {"system": system},
-        "inputs": ["frames/train/meta.json"], "outputs": made,
+        "inputs": ["streams/gmm/frames/train/meta.json"], "outputs": made,
         "params": {"options": options}, "code_digest": "0a", "versions": {"numpy": "2"},
         "cpu_seconds": 1.5, "peak_memory_mib": 100.0, "gpu_share": 0.5,
     }  # fmt: skip
@@ -71,7 +71,7 @@ def write_results(folder, rng):
     config = {"params": {"config": {"seed": 1}}}
     write_json(folder / "provenance/make_report/report.json", config)
     frames = {"num_frames": 100, "frame_shift": 0.01, "num_utterances": 2}
-    write_json(folder / "frames/train/meta.json", frames)
+    write_json(folder / "streams/gmm/frames/train/meta.json", frames)
     for name, text in {
         "capacity/tri1.tsv": TRIALS,
         "lang/generated.tsv": GENERATED,

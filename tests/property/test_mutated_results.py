@@ -168,7 +168,7 @@ def write_provenance(folder, rng):
         "started": "2026-01-01", "seconds": 1.5,
     }  # fmt: skip
     (folder / "provenance/make_graph/tri1.json").write_text(json.dumps(record))
-    frames = folder / "frames/train/meta.json"
+    frames = folder / "streams/gmm/frames/train/meta.json"
     frames.parent.mkdir(parents=True)
     frames.write_text('{"num_frames": 100, "frame_shift": 0.01, "num_utterances": 2}')
 

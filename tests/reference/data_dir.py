@@ -2,10 +2,10 @@
 
 import soundfile
 
-from latflow.features.cmvn import apply_cmvn, cmvn_statistics
+from latflow.features.cmvn import cmvn_statistics, normalize
 from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import FrontEndOptions
+from latflow.features.options import FrontEndOptions, SpeakerCmvn
 
 
 def _table(path):
@@ -27,6 +27,6 @@ def write_mfcc_store(folder, data, sample_rate=8000):
     with FrameWriter(folder, dim=13) as writer:
         for utterance, frames in features.items():
             speaker = speakers[utterance]
-            normal = apply_cmvn(frames, totals[speaker])
+            normal = normalize(frames, SpeakerCmvn(), totals[speaker])
             writer.append(utterance, speaker, texts[utterance], normal)
     return folder

@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 
-from latflow.features.cmvn import apply_cmvn
+from latflow.features.cmvn import normalize
 from latflow.features.frames import FrameWriter
-from latflow.features.options import FeatureOptions
+from latflow.features.options import FeatureOptions, SpeakerCmvn
 from latflow.kaldi.io import read_int_vectors, read_matrices, write_int_vectors
 
 SYSTEMS = ("mono", "tri1", "tri2b", "tri3b")
@@ -60,7 +60,9 @@ def make_frames(golden, folder):
         path = golden / "features/mfcc13_snip_true.txt.gz"
         for utterance, frames in read_matrices(path):
             speaker = speakers[utterance]
-            normal = apply_cmvn(frames, statistics[speaker].astype(np.float64))
+            normal = normalize(
+                frames, SpeakerCmvn(), statistics[speaker].astype(np.float64)
+            )
             writer.append(utterance, speaker, texts[utterance], normal)
     return folder
 

@@ -249,7 +249,7 @@ def test_phones_without_topology(prepared, look, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("free", "severity"), [(10, "error"), (80_000, "warning"), (10**9, "note")]
+    ("free", "severity"), [(10, "error"), (60_000, "warning"), (10**9, "note")]
 )
 def test_disk_space(prepared, look, monkeypatch, free, severity):
     class Usage:
@@ -270,7 +270,7 @@ def test_what_will_be_written_is_features_of_all_and_lattices_of_all(tmp_path):
         (told,) = doctor._disk([survey], streams, writes, tmp_path)
         return told.what
 
-    kept = 100 * (4 * 13 * 2 + 8)
+    kept = 100 * (4 * 13 + 8)
     mfcc = read_options(FeatureOptions, {"num_ceps": 13})
     assert f"about {kept / 1e3:.3g} kB;" in size("train", [mfcc], 133.3)
     assert f"about {2 * kept / 1e3:.3g} kB;" in size("train", [mfcc, mfcc], 133.3)

@@ -44,7 +44,8 @@ def task(tmp_path, monkeypatch):
         rule="train_toy",
         log=[str(results / "logs/train_toy/mono.log")],
         input=Named(
-            frames=str(results / "frames/train/meta.json"), other="lexicon.txt"
+            frames=str(results / "frames/train/meta.json"),
+            other="lexicon.txt",
         ),
         output=Named(model=str(results / "gmm/mono/final.mdl")),
         params=Named(options={"seed": 3, "beam": 7.0}, stage="latflow.toy.train c0de"),

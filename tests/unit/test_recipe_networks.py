@@ -254,10 +254,19 @@ def test_a_training_starts_from_an_earlier_network(recipe_of):
         recipe_of({"tdnn": CE, "wide": layerwise})
 
 
+def test_the_features_of_gmms_are_a_stream_with_a_name(recipe_of):
+    recipe = recipe_of({}, {"kept": {"type": "fbank"}})
+    assert list(recipe.extracted) == ["gmm", "kept"]
+    train = recipe.gmm_frames.of("train")
+    assert train == "results/tiny/streams/gmm/frames/train/meta.json"
+    with pytest.raises(UserError, match="nnet.features.gmm: the features of all GMM"):
+        recipe_of({}, {"gmm": {"type": "fbank"}})
+
+
 def test_features_are_stored_or_not(recipe_of):
     live = {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}
     recipe = recipe_of({}, {"kept": {"type": "fbank"}, "live": live})
-    assert recipe.extracted_streams(stored=True) == ["kept"]
+    assert recipe.extracted_streams(stored=True) == ["gmm", "kept"]
     assert recipe.extracted_streams(stored=False) == ["live"]
     assert "stored" not in recipe.streams["kept"].extraction
     assert recipe.streams["kept"].extraction["type"] == "fbank"
@@ -287,7 +296,7 @@ def taught(**criterion):
         ({"tdnn": {**CE, "alignments": "tri9"}}, {}, r"alignments: no 'tri9'.*mono"),
         ({"tdnn": {**CE, "features": "none"}}, {}, r"features: no 'none'.*tri3"),
         ({"mmi": MMI, "tdnn": CE}, {}, r"mmi\.parent: 'tdnn' does not come before it"),
-        ({}, {"mono": {"type": "fbank"}}, r"features\.mono: a GMM system has"),
+        ({}, {"mono": {"type": "fbank"}}, r"features\.mono: a GMM system or"),
         ({}, {"live": {"type": "fbank", "stored": False}}, r"live\.cmvn: statistics"),
         (taught(type="teacher"), {}, r"criterion\.teacher is missing"),
         (taught(type="mmi", teacher="tdnn"), {}, r"unknown .*criterion\.teacher"),
@@ -632,7 +641,6 @@ ON_SAMPLES = {**CE, "features": "samples", "data": {"normalization": "none"}}
             "layer mel is for samples of 16000 Hz, the features have 8000 Hz",
         ),
         ({"cmvn": {"type": "speaker"}}, {}, "cmvn: speaker is for features"),
-        ({"storage": "lilcom_chunky"}, {}, "lilcom_chunky would round samples"),
         ({"num_mel_bins": 40}, {}, "num_mel_bins belongs to type mfcc or fbank"),
     ],
 )

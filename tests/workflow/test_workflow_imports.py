@@ -16,8 +16,8 @@ LIGHT = [
     *("append_ivectors", "complete_lexicon", "spell_transcripts", "sweep_beams"),
     *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("decode_adapted", "decode_biased", "decode_lattices"),
-    *("download", "export_alignments", "hold_out", "normalize_features"),
-    *("import_alignments", "import_graph", "import_system"),
+    *("download", "export_alignments", "hold_out", "compute_cmvn"),
+    *("import_alignments", "import_graph", "import_system", "join_features"),
     *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
     *("make_denominator", "make_grammar", "paste_features"),
@@ -26,7 +26,7 @@ LIGHT = [
     *("supervise_flat_start", "tune_scales", "write_language"),
 ]
 # Of these, rules whose stages have no kernels.
-TEXT_ALONE = ["download", "hold_out", "normalize_features", "summarize_wer"]
+TEXT_ALONE = ["download", "hold_out", "compute_cmvn", "summarize_wer"]
 # Imports module after module, and says after which one something heavy was there.
 PROGRAM = """
 import importlib, sys

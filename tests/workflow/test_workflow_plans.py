@@ -140,7 +140,7 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
         "Decode train against its own transcripts",
         "Take what agrees with its transcript from train: train_clean",
         "Take utterances at other speeds and volumes: train_sp",
-        "Extract features of train_sp",
+        "Extract the features gmm of train_sp",
         "Extract the features hires of train_sp",
         "Train the extractor of the i-vectors iv",
         "Append i-vectors to the features of train_sp: iv",
@@ -153,8 +153,8 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     assert len(trained) == 3
     for job in trained:
         assert "align/tri3/train_sp/ali.ark" in job
-        assert "frames/train_sp/" in job
-        assert "frames/train/" not in job
+        assert "/frames/train_sp/" in job
+        assert "/frames/train/" not in job
     (wide,) = [job for job in trained if "Train the network wide" in job]
     assert "nnet/tdnn/weights.safetensors" in wide
 
@@ -202,7 +202,7 @@ def test_trees_of_lattice_free_mmi_are_of_the_set_trained_on(repository, tmp_pat
     done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
     assert done.returncode == 0, done.stderr
     (tree,) = [job for job in done.stdout.split("Job ") if "Build tree" in job]
-    for file in ("frames/train_sp/", "align/tri3/train_sp/ali.ark"):
+    for file in ("streams/gmm/frames/train_sp/", "align/tri3/train_sp/ali.ark"):
         assert file in tree
     assert "/train/" not in tree
 
@@ -252,7 +252,7 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     for message in (
         "Put utterances into rooms and noise: noisy",
         "Put utterances into rooms and noise: again",
-        "Extract features of noisy",
+        "Extract the features gmm of noisy",
         "Score",
     ):
         assert message in done.stdout
@@ -279,8 +279,8 @@ def test_jobs_share_the_work_on_a_set(repository, tmp_path):
         "Decode part 3-of-3 of test with tri1",
         "Decode part 2-of-3 of dev with tri3, adapted to each speaker",
         "Decode part 1-of-3 of test with the network mmi",
-        "Extract features of part 1-of-2 of test",
-        "Store the features of train",
+        "Extract the features gmm of part 1-of-2 of test",
+        "Store the features gmm of train",
         "Align part 2-of-2 of train with tri1",
         "Align part 1-of-2 of train with tri3, adapted to each speaker",
         "Join the alignments of train with tri1",
@@ -333,7 +333,7 @@ def test_a_recipe_without_a_gmm_plans(repository, tmp_path, kind, network, learn
         "report.html",
     ):
         assert f"/{name}" in done.stdout, name
-    assert "/gmm/" not in done.stdout
+    assert f"results/{config['experiment']}/gmm/" not in done.stdout
 
 
 def test_a_network_with_a_tree_of_its_own_plans(repository, tmp_path):

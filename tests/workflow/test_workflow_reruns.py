@@ -73,7 +73,7 @@ class Run:
         for job in plan_jobs(str(self.recipe), cores=2, gpus=0):
             for path in map(self.folder.joinpath, job.outputs):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir() if path.name == "storage" else path.touch()
+                path.touch()
 
     def _snakemake(self, *arguments):
         return dry_runs.snakemake(
@@ -168,6 +168,15 @@ def test_a_layer_of_another_size_trains_the_networks_that_have_it(run, config):
     file.write_text(before)
     assert "train_lfmmi" in planned
     assert not planned & {"train_network", "train_language_model", "simulate_corpus"}
+
+
+def test_another_normalization_extracts_no_features_again(run, config):
+    config["features"] = {"cmvn": {"type": "sliding"}}
+    config["nnet"]["features"]["online"]["cmvn"] = {"type": "none"}
+    run.write(config)
+    planned = run.planned()
+    assert {"compute_cmvn", "train_mono", "train_network"} <= planned
+    assert not planned & {"extract_features", "join_features", "prepare_corpus"}
 
 
 def test_an_option_that_results_follow_from_trains_again(run, config):

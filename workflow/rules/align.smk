@@ -141,7 +141,7 @@ rule export_alignments:
 
 rule decode_biased:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: f"{recipe.suspect_system.lang_folder}/L_disambig.fst",
         model=lambda wildcards: recipe.suspect_system.model,
         alignments=lambda wildcards: recipe.suspect_system.alignments(wildcards.split),
@@ -174,7 +174,7 @@ rule decode_biased:
 rule find_suspects:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: recipe.suspect_system.lexicon,
         model=lambda wildcards: recipe.suspect_system.model,
         alignments=lambda wildcards: recipe.suspect_system.alignments(wildcards.split),

@@ -104,7 +104,7 @@ wildcard_constraints:
     split="|".join(SPLITS),
     system="|".join(recipe.systems),
     network="|".join(recipe.networks) or "none",
-    stream="|".join(recipe.options.nnet.features) or "none",
+    stream="|".join(recipe.extracted),
     decoding="|".join(map(re.escape, recipe.decodings)),
     lm="|".join(recipe.language.models),
     transcription="|".join(recipe.options.transcribe) or "none",
@@ -193,9 +193,9 @@ def training_set_of(wildcards):
     return system_of(wildcards).training_set
 
 
-def references_of(wildcards):
-    """Cuts of a set that is scored; dev chooses the scales."""
-    return recipe.references(wildcards.get("split", "dev"))
+def scored_features_of(wildcards):
+    """Features of a set whose utterances are scored; dev chooses the scales."""
+    return recipe.scored_features(wildcards.get("split", "dev"))
 
 
 def transforms_of_split(wildcards):

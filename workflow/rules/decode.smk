@@ -6,7 +6,7 @@ SCORING_NETWORKS = recipe.networks_of("ce", "ctc", "lfmmi", "sequence")
 
 rule decode_lattices:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
         lang=lambda wildcards: system_of(wildcards).words,
@@ -38,7 +38,7 @@ rule decode_lattices:
 
 use rule decode_lattices as decode_adapted with:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
@@ -232,7 +232,8 @@ rule sweep_beams:
 rule tune_scales:
     input:
         lattices="<results>/decode/{decoding}/dev/lattices.ark",
-        cuts=references_of,
+        cuts="<results>/corpus/dev/cuts.jsonl.gz",
+        features=scored_features_of,
         lang=lambda wildcards: system_of(wildcards).words,
     output:
         sweep="<results>/tune/{decoding}/sweep.tsv",

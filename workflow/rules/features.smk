@@ -1,23 +1,26 @@
-# Acoustic features, and their normalized memory-mapped form for training and decoding.
-# Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/;
-# the same below <results>/streams/<stream>/ for the features of networks, where
-# those computed when they are read have a description in the place of their frames.
+# Acoustic features: stored as they are extracted, and normalized when they are read.
+# Products: <results>/streams/<stream>/features/<split>/, the features of audio that are
+# stored; <results>/streams/<stream>/frames/<split>/, what systems read: those, or a
+# description of what is computed when it is read, or features made of others. Those of
+# the GMM systems are the stream `gmm`.
 
 
 rule extract_features:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=recipe.gmm_frames.extractor_files,
+        extractor=lambda wildcards: recipe.extracted[wildcards.stream].extractor_files,
     output:
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
-        ledger="<results>/features/{split}/ledger.jsonl",
-        storage=directory("<results>/features/{split}/storage"),
+        frames="<results>/streams/{stream}/features/{split}/frames.npy",
+        statistics="<results>/streams/{stream}/features/{split}/statistics.npy",
+        index="<results>/streams/{stream}/features/{split}/index.npz",
+        meta="<results>/streams/{stream}/features/{split}/meta.json",
+        ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
     log:
-        "<logs>/extract_features/{split}.log",
+        "<logs>/extract_features/{stream}.{split}.log",
     benchmark:
-        "<benchmarks>/extract_features/{split}.jsonl"
+        "<benchmarks>/extract_features/{stream}.{split}.jsonl"
     wildcard_constraints:
-        split=in_one_job("extraction", SPLITS),
+        stream=in_one_job("extraction", recipe.extracted_streams(stored=True)),
     conda:
         "../../envs/corpus.yaml"
     threads: 16
@@ -25,94 +28,49 @@ rule extract_features:
         mem_mb=per_attempt(4000),
         runtime=per_attempt(240),
     params:
-        options=recipe.gmm_frames.extraction,
-        volumes=False,
+        options=lambda wildcards: recipe.extracted[wildcards.stream].extraction,
+        volumes=lambda wildcards: recipe.extracted[wildcards.stream].has_volumes,
         max_skipped_fraction=skippable,
         stage=stage("latflow.features.extract.extract_features"),
     message:
-        "Extract features of {wildcards.split}"
+        "Extract the features {wildcards.stream} of {wildcards.split}"
     script:
         "../scripts/run_stage.py"
 
 
-rule normalize_features:
+rule compute_cmvn:
     input:
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
-        training=lambda wildcards: recipe.gmm_frames.statistics_before(wildcards.split),
+        features="<results>/streams/{stream}/features/{split}/meta.json",
+        training=lambda wildcards: recipe.extracted[
+            wildcards.stream
+        ].statistics_before(wildcards.split),
     output:
-        frames="<results>/frames/{split}/frames.npy",
-        index="<results>/frames/{split}/index.npz",
-        meta="<results>/frames/{split}/meta.json",
+        meta="<results>/streams/{stream}/frames/{split}/meta.json",
     log:
-        "<logs>/normalize_features/{split}.log",
+        "<logs>/compute_cmvn/{stream}.{split}.log",
     benchmark:
-        "<benchmarks>/normalize_features/{split}.jsonl"
+        "<benchmarks>/compute_cmvn/{stream}.{split}.jsonl"
+    wildcard_constraints:
+        stream="|".join(recipe.extracted_streams(stored=True)),
     conda:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
         mem_mb=per_attempt(4000),
-        runtime=per_attempt(120),
+        runtime=per_attempt(30),
     params:
-        cmvn=recipe.options.features.cmvn.values(),
-        stage=stage("latflow.features.cmvn.normalize_features"),
+        cmvn=lambda wildcards: recipe.extracted[wildcards.stream].options.cmvn.values(),
+        stage=stage("latflow.features.normalization.compute_cmvn"),
     message:
-        "Normalize the features of {wildcards.split}"
+        "Compute the normalization of the features {wildcards.stream} of {wildcards.split}"
     script:
         "../scripts/run_stage.py"
-
-
-use rule extract_features as extract_stream with:
-    input:
-        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
-    output:
-        cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
-        ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
-        storage=directory("<results>/streams/{stream}/features/{split}/storage"),
-    log:
-        "<logs>/extract_stream/{stream}.{split}.log",
-    benchmark:
-        "<benchmarks>/extract_stream/{stream}.{split}.jsonl"
-    wildcard_constraints:
-        stream=in_one_job("extraction", recipe.extracted_streams(stored=True)),
-    params:
-        options=lambda wildcards: recipe.streams[wildcards.stream].extraction,
-        volumes=True,
-        max_skipped_fraction=skippable,
-        stage=stage("latflow.features.extract.extract_features"),
-    message:
-        "Extract the features {wildcards.stream} of {wildcards.split}"
-
-
-use rule normalize_features as normalize_stream with:
-    input:
-        cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
-        training=lambda wildcards: recipe.streams[wildcards.stream].statistics_before(
-            wildcards.split
-        ),
-    output:
-        frames="<results>/streams/{stream}/frames/{split}/frames.npy",
-        index="<results>/streams/{stream}/frames/{split}/index.npz",
-        meta="<results>/streams/{stream}/frames/{split}/meta.json",
-    log:
-        "<logs>/normalize_stream/{stream}.{split}.log",
-    benchmark:
-        "<benchmarks>/normalize_stream/{stream}.{split}.jsonl"
-    wildcard_constraints:
-        stream="|".join(recipe.extracted_streams(stored=True)) or "none",
-    params:
-        cmvn=lambda wildcards: recipe.streams[wildcards.stream].options.cmvn.values(),
-        extraction=lambda wildcards: recipe.streams[wildcards.stream].extraction,
-        stage=stage("latflow.features.cmvn.normalize_features"),
-    message:
-        "Normalize the features {wildcards.stream} of {wildcards.split}"
 
 
 rule describe_stream:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
+        extractor=lambda wildcards: recipe.extracted[wildcards.stream].extractor_files,
     output:
         cuts="<results>/streams/{stream}/frames/{split}/cuts.jsonl",
         index="<results>/streams/{stream}/frames/{split}/index.npz",
@@ -131,7 +89,7 @@ rule describe_stream:
         mem_mb=per_attempt(4000),
         runtime=per_attempt(120),
     params:
-        options=lambda wildcards: recipe.streams[wildcards.stream].options.values(),
+        options=lambda wildcards: recipe.extracted[wildcards.stream].options.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.features.live.prepare_live_features"),
     message:
@@ -264,7 +222,7 @@ rule paste_features:
 
 rule adapt_frames:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         model="<results>/gmm/{system}/final.mdl",
         transforms=transforms_of_split,
     output:

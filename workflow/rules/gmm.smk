@@ -4,7 +4,7 @@
 
 rule train_mono:
     input:
-        frames="<results>/frames/train/meta.json",
+        frames="<results>/streams/gmm/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         model="<results>/gmm/{system}/final.mdl",
@@ -39,7 +39,7 @@ rule train_mono:
 
 use rule train_mono as train_deltas with:
     input:
-        frames="<results>/frames/train/meta.json",
+        frames="<results>/streams/gmm/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
         source=lambda wildcards: system_of(wildcards).aligner.model,
@@ -79,7 +79,7 @@ use rule train_deltas as train_lda_mllt with:
 
 use rule train_deltas as train_sat with:
     input:
-        frames="<results>/frames/train/meta.json",
+        frames="<results>/streams/gmm/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
         source=lambda wildcards: system_of(wildcards).aligner.model,
@@ -113,7 +113,7 @@ use rule train_deltas as train_sat with:
 
 rule align_frames:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         model="<results>/gmm/{system}/final.mdl",
     output:
@@ -146,7 +146,7 @@ rule align_frames:
 
 use rule align_frames as align_adapted with:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",

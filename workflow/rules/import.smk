@@ -113,7 +113,7 @@ rule import_graph:
 rule import_alignments:
     input:
         pieces=recipe.imported_files("ali.*.gz", "trans.*"),
-        frames="<results>/frames/train/meta.json",
+        frames="<results>/streams/gmm/frames/train/meta.json",
         system="<results>/gmm/{system}/final.mdl",
         lang="<results>/lang/words.txt",
     output:

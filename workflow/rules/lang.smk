@@ -67,7 +67,7 @@ if recipe.imported_system is None:
 
 rule reestimate_lexicon:
     input:
-        frames="<results>/frames/train/meta.json",
+        frames="<results>/streams/gmm/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         alignments="<results>/align/{system}/train/ali.ark",
         model="<results>/gmm/{system}/final.mdl",

@@ -199,7 +199,7 @@ use rule build_chain_tree as build_full_tree with:
 
 rule align_lattices:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         model=lambda wildcards: system_of(wildcards).aligner.model,
         alignments=lambda wildcards: system_of(wildcards).aligner.alignments(
@@ -382,7 +382,7 @@ rule make_denominator:
 
 rule compile_transcripts:
     input:
-        frames="<results>/frames/{split}/meta.json",
+        frames="<results>/streams/gmm/frames/{split}/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         model=lambda wildcards: system_of(wildcards).tree_model,
     output:

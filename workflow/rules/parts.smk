@@ -220,47 +220,37 @@ use rule join_alignments as join_network_alignments with:
 
 use rule extract_features as extract_features_part with:
     output:
-        out_dir=temp(directory("<results>/parts/features/{split}/{scatteritem}")),
-    log:
-        "<logs>/extract_features_part/{split}.{scatteritem}.log",
-    benchmark:
-        "<benchmarks>/extract_features_part/{split}.{scatteritem}.jsonl"
-    wildcard_constraints:
-        split="|".join(SPLITS),
-    message:
-        "Extract features of part {wildcards.scatteritem} of {wildcards.split}"
-
-
-use rule extract_stream as extract_stream_part with:
-    output:
         out_dir=temp(
             directory("<results>/parts/streams/{stream}/{split}/{scatteritem}")
         ),
     log:
-        "<logs>/extract_stream_part/{stream}.{split}.{scatteritem}.log",
+        "<logs>/extract_features_part/{stream}.{split}.{scatteritem}.log",
     benchmark:
-        "<benchmarks>/extract_stream_part/{stream}.{split}.{scatteritem}.jsonl"
+        "<benchmarks>/extract_features_part/{stream}.{split}.{scatteritem}.jsonl"
     wildcard_constraints:
-        stream="|".join(recipe.extracted_streams(stored=True)) or "none",
+        stream="|".join(recipe.extracted_streams(stored=True)),
     message:
         "Extract the features {wildcards.stream} of part {wildcards.scatteritem} of {wildcards.split}"
 
 
 rule join_features:
     input:
-        parts=gather.extraction("<results>/parts/features/{{split}}/{scatteritem}"),
+        parts=gather.extraction(
+            "<results>/parts/streams/{{stream}}/{{split}}/{scatteritem}"
+        ),
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=recipe.gmm_frames.extractor_files,
     output:
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
-        ledger="<results>/features/{split}/ledger.jsonl",
-        storage=directory("<results>/features/{split}/storage"),
+        frames="<results>/streams/{stream}/features/{split}/frames.npy",
+        statistics="<results>/streams/{stream}/features/{split}/statistics.npy",
+        index="<results>/streams/{stream}/features/{split}/index.npz",
+        meta="<results>/streams/{stream}/features/{split}/meta.json",
+        ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
     log:
-        "<logs>/join_features/{split}.log",
+        "<logs>/join_features/{stream}.{split}.log",
     benchmark:
-        "<benchmarks>/join_features/{split}.jsonl"
+        "<benchmarks>/join_features/{stream}.{split}.jsonl"
     wildcard_constraints:
-        split=in_parts("extraction", SPLITS),
+        stream=in_parts("extraction", recipe.extracted_streams(stored=True)),
     conda:
         "../../envs/corpus.yaml"
     threads: 1
@@ -268,38 +258,9 @@ rule join_features:
         mem_mb=per_attempt(4000),
         runtime=per_attempt(240),
     params:
-        options=recipe.gmm_frames.extraction,
-        volumes=False,
         max_skipped_fraction=skippable,
-        stage=stage(
-            "latflow.features.joining.join_features",
-            "latflow.features.extract.extract_features",
-        ),
-    message:
-        "Store the features of {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
-
-
-use rule join_features as join_stream with:
-    input:
-        parts=gather.extraction(
-            "<results>/parts/streams/{{stream}}/{{split}}/{scatteritem}"
-        ),
-        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
-    output:
-        cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
-        ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
-        storage=directory("<results>/streams/{stream}/features/{split}/storage"),
-    log:
-        "<logs>/join_stream/{stream}.{split}.log",
-    benchmark:
-        "<benchmarks>/join_stream/{stream}.{split}.jsonl"
-    wildcard_constraints:
-        stream=in_parts("extraction", recipe.extracted_streams(stored=True)),
-    params:
-        options=lambda wildcards: recipe.streams[wildcards.stream].extraction,
-        volumes=True,
+        stage=stage("latflow.features.joining.join_features"),
     message:
         "Store the features {wildcards.stream} of {wildcards.split}"
+    script:
+        "../scripts/run_stage.py"

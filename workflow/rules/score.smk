@@ -6,7 +6,8 @@ rule recognize_words:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
-        cuts=references_of,
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        features=scored_features_of,
         lang=lambda wildcards: system_of(wildcards).words,
         model=lambda wildcards: system_of(wildcards).model,
     output:

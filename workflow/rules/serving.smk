@@ -30,7 +30,8 @@ rule package_model:
 rule score_served:
     input:
         package="<results>/package/{system}/package.json",
-        cuts=references_of,
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        features=scored_features_of,
     output:
         text="<results>/served/{system}/{split}/hyp.txt",
         ctm="<results>/served/{system}/{split}/hyp.ctm",

@@ -9,7 +9,7 @@ rule corpus:
 
 rule features:
     input:
-        expand("<results>/frames/{split}/meta.json", split=recipe.splits),
+        expand("<results>/streams/gmm/frames/{split}/meta.json", split=recipe.splits),
 
 
 rule lang:

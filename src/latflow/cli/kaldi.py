@@ -20,7 +20,7 @@ EXPORT = Group("export-kaldi", "Write what Kaldi's programs read.")
 _THREADS = option("--threads", "parallel workers", 2)
 _ARCHIVE = (
     option("system_dir", "results/<name>/gmm/<system>"),
-    option("frames_dir", "results/<name>/frames/<split>"),
+    option("frames_dir", "results/<name>/streams/gmm/frames/<split>"),
     option("ark", "archive to write"),
     option("--scp", "table of offsets in the archive to write too"),
     option("--transforms", "trans.ark of the speakers, for an adapted system"),
@@ -177,7 +177,6 @@ def _export_vosk(arguments: Arguments) -> None:
     recipe, results = read_recipe(arguments), Path(arguments.results)
     base, features, cmvn = _plain_features(recipe, arguments.system)
     network = recipe.networks[arguments.system]
-    above = results if base is None else results / "streams" / base
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
@@ -186,7 +185,7 @@ def _export_vosk(arguments: Arguments) -> None:
         model_dir=results / "nnet" / arguments.system,
         lang_dir=results / Path(network.lang_folder).name,
         graph=results / "graph" / network.tree_owner.name / "HCLG.fst",
-        frames_dir=above / "frames/train",
+        frames_dir=results / f"streams/{base}/frames/train",
         ivectors=extractor if isinstance(network.frames, IvectorFrames) else None,
     )
     export_vosk(
@@ -202,14 +201,14 @@ def _export_vosk(arguments: Arguments) -> None:
 
 def _plain_features(
     recipe: Recipe, network: str
-) -> tuple[str | None, ExtractionOptions, OnlineCmvn | None]:
+) -> tuple[str, ExtractionOptions, OnlineCmvn | None]:
     """Return how a network's features are computed of a signal alone.
 
     I-vectors that follow them are left out.
 
     Returns:
-        The stream of the features, None for those of GMM systems; their computation;
-        their normalization, None for none.
+        The stream of the features; their computation; their normalization, None for
+        none.
 
     Raises:
         UserError: there is no such network; or its features depend on an utterance or a

@@ -17,12 +17,12 @@ HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layou
 @COMMANDS.command(
     "features",
     option("cuts", "cuts.jsonl.gz"),
-    option("out_dir", "folder for features and cuts"),
+    option("out_dir", "folder for the features"),
     option("--threads", "parallel workers", 2),
     *RECIPE,
 )
 def _features(arguments: Arguments) -> None:
-    """Extract features of a cut manifest."""
+    """Extract the features of GMM systems of a cut manifest."""
     from latflow.features.extract import extract_features
 
     recipe = read_recipe(arguments)
@@ -32,6 +32,34 @@ def _features(arguments: Arguments) -> None:
         options=recipe.options.features.extraction,
         threads=arguments.threads,
         max_skipped_fraction=recipe.max_skipped_fraction,
+    )
+
+
+@COMMANDS.command(
+    "export-features",
+    option("features", "features of audio, streams/<name>/features/<split>"),
+    option("cuts", "cuts of the same set, corpus/<split>/cuts.jsonl.gz"),
+    option("out_dir", "folder for cuts.jsonl.gz and storage/"),
+    option("--storage", "Lhotse's name of the storage", "numpy_hdf5"),
+    option("--url", "place to store at instead, e.g. s3://bucket/folder"),
+    example="export-features results/x/streams/gmm/features/test "
+    "results/x/corpus/test/cuts.jsonl.gz test_features --storage lilcom_chunky",
+)
+def _export_features(arguments: Arguments) -> None:
+    """Write cuts with features in one of Lhotse's storages.
+
+    `numpy_hdf5` (one file) and `numpy_files` (a file an utterance) keep every bit;
+    those of lilcom take a third of the space and round to multiples of 1/32. The folder
+    streams/<name>/frames/<split> gives features with CMVN.
+    """
+    from latflow.features.storage import export_features
+
+    export_features(
+        arguments.features,
+        arguments.cuts,
+        arguments.out_dir,
+        storage=arguments.storage,
+        url=arguments.url,
     )
 
 
@@ -297,7 +325,7 @@ def _forward(arguments: Arguments) -> None:
     *_MODEL,
     option("alignments", "ali.ark of the network's own system"),
     *_BATCHES,
-    example="evaluate results/x/nnet/blstm results/x/frames/dev "
+    example="evaluate results/x/nnet/blstm results/x/streams/gmm/frames/dev "
     "results/x/align/tri3/dev/ali.ark",
 )
 def _evaluate(arguments: Arguments) -> None:
@@ -323,7 +351,7 @@ def _evaluate(arguments: Arguments) -> None:
     option("--utterance", "utterance of the picture, by its id"),
     option("--frame", "its output frame alone, from 0", type=int),
     *_BATCHES,
-    example="analyze results/x/nnet/blstm results/x/frames/dev",
+    example="analyze results/x/nnet/blstm results/x/streams/gmm/frames/dev",
 )
 def _analyze(arguments: Arguments) -> None:
     """Print what layers give on a set, dead units and confusions, as JSON.
@@ -367,7 +395,7 @@ def _draw_saliency(arguments: Arguments) -> None:
     *_MODEL,
     option("out", "file of the priors, as priors.npy of a model folder"),
     *_BATCHES,
-    example="priors results/x/nnet/blstm results/x/frames/train priors.npy",
+    example="priors results/x/nnet/blstm results/x/streams/gmm/frames/train priors.npy",
 )
 def _priors(arguments: Arguments) -> None:
     """Write a network's mean posteriors over all frames, which serve as priors."""
@@ -414,7 +442,7 @@ def _fuse(arguments: Arguments) -> None:
 
 @HDF5.command(
     "export",
-    option("frames", "frame store, frames/<split>"),
+    option("frames", "frame store, streams/gmm/frames/<split>"),
     option("out", "HDF5 file to write"),
     option("--alignments", "ali.ark, whose pdf-ids become the target `pdf`"),
     option("--model", "folder of the system that made them"),

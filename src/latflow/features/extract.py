@@ -39,7 +39,7 @@ from latflow.corpus.manifests import (
 )
 from latflow.errors import UserError
 from latflow.features.dither import dither
-from latflow.features.frames import FrameWriter
+from latflow.features.frames import FeatureStore, FrameWriter
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
 from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
 from latflow.features.options import (
@@ -49,7 +49,6 @@ from latflow.features.options import (
     FrontEndOptions,
     LhotseFrontEndOptions,
 )
-from latflow.features.storage import Outcome, store_features
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
@@ -57,6 +56,15 @@ from latflow.parallel import cluster_pool, in_order
 from latflow.parts import utterances_of
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One utterance: its features [T, D], or why there are none."""
+
+    cut: MonoCut
+    features: np.ndarray | None
+    reason: str = ""
 
 
 def extract_features(
@@ -71,18 +79,14 @@ def extract_features(
 ) -> None:
     """Compute the features of a split and store them.
 
-    Writes `cuts.jsonl.gz` (the cuts with features attached, without those skipped),
-    `storage/` (the features, where the manifest says: relative to the working folder if
-    `out_dir` is) and `ledger.jsonl`. With snip-edges a features manifest's duration is
-    the time of its frames, which is less than the cut's.
-
-    Of a part of the split it writes the ledger and, in the place of manifest and
-    storage, a `FrameStore` of the features; `latflow.features.joining` stores them.
+    Writes a `FeatureStore`, whose `meta.json` tells extractor, sample rate and options,
+    and `ledger.jsonl`. A part of the split is written alike, to be joined with others
+    (`latflow.features.joining`).
 
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
-        options: front end, sample rate and storage.
+        options: front end and sample rate.
         max_skipped_fraction: share of utterances that may be skipped (unreadable,
             empty, shorter than a frame).
         volumes: whether samples are multiplied by the volumes that `perturb_corpus`
@@ -99,43 +103,46 @@ def extract_features(
         wanted = _numbers_of(part, cuts)
         source = (cut for number, cut in enumerate(source) if number in wanted)
         total = len(wanted)
-    ledger, target = Ledger("extract_features"), Path(out_dir)
+    ledger = Ledger("extract_features")
     work = partial(_compute_all, extractor=extractor, options=options, volumes=volumes)
-    with atomic_directory(target) as folder, cluster_pool(threads) as (pool, number):
+    with (
+        atomic_directory(out_dir) as folder,
+        cluster_pool(threads) as (pool, number),
+        FrameWriter(
+            folder,
+            kind=FeatureStore,
+            dim=extractor.dim * len(options.channels or [0]),
+            frame_shift=extractor.frame_shift,
+            meta=_facts(extractor, options),
+        ) as writer,
+    ):
         results = in_order(pool, work, _batches(source), ahead=2 * number)
         outcomes = itertools.chain.from_iterable(results)
-        bar = progress(outcomes, "extract features", total=total)
-        if part is None:
-            store_features(bar, extractor, options, folder, target, ledger)
-        else:
-            dim = extractor.dim * len(options.channels or [0])
-            _keep_bits(bar, folder, dim, extractor.frame_shift, ledger)
+        for outcome in progress(outcomes, "extract features", total=total):
+            cut, features = outcome.cut, outcome.features
+            if features is None:
+                ledger.record(cut.id, outcome.reason)
+            else:
+                writer.append(cut.id, speaker_of(cut), text_of(cut), features)
         # A part alone ends the run where it has too many for the whole split.
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
         ledger.write(folder / "ledger.jsonl")
+
+
+def _facts(extractor: Extractor, options: Extraction) -> dict[str, Any]:
+    """Return what a store tells of its features."""
+    return {
+        "type": extractor.name,
+        "sample_rate": extractor.sample_rate,
+        "snip_edges": extractor.geometry.snip_edges,
+        "extraction": options.extraction.values(),
+    }
 
 
 def _numbers_of(part: str, cuts: str | Path) -> set[int]:
     milliseconds = [round(1000 * cut.duration) for cut in read_cuts(cuts)]
     begin = np.concatenate([[0], np.cumsum(milliseconds, dtype=np.int64)])
     return set(utterances_of(part, begin).tolist())
-
-
-def _keep_bits(
-    outcomes: Iterable[Outcome],
-    folder: Path,
-    dim: int,
-    frame_shift: float,
-    ledger: Ledger,
-) -> None:
-    """Write the features of a part as they are; what has none goes to the ledger."""
-    with FrameWriter(folder, dim=dim, frame_shift=frame_shift) as writer:
-        for outcome in outcomes:
-            cut, features = outcome.cut, outcome.features
-            if features is None:
-                ledger.record(cut.id, outcome.reason)
-            else:
-                writer.append(cut.id, speaker_of(cut), text_of(cut), features)
 
 
 def prepare(

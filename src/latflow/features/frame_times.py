@@ -94,5 +94,5 @@ def frames_amount(path: Path) -> Amount:
         utterances = meta.get("num_utterances")
         return hours, None if utterances is None else int(utterances)
 
-    remedy = "run the normalize_features stage again"
+    remedy = "extract the features again"
     return read_json(path, amount, "of a frame store", remedy)

@@ -1,24 +1,13 @@
-"""The stage that stores the features that several jobs computed, each of a part.
-
-Features go through the writer of `extract_features` in the order of the whole split, so
-that storage and manifest have the bytes that a single job would have written.
-"""
+"""The stage that joins the features that several jobs computed, each of a part."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-from lhotse import MonoCut
-
 from latflow.corpus.json_lines import count_cuts
 from latflow.errors import UserError
-from latflow.features.extract import prepare
-from latflow.features.frames import FrameStore
-from latflow.features.options import Extraction
-from latflow.features.storage import Outcome, store_features
+from latflow.features.frames import FeatureStore, FrameWriter
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
@@ -26,55 +15,50 @@ from latflow.parts import in_order_of_ids
 
 
 def join_features(
-    parts: Sequence[Path],
-    cuts: Path,
-    out_dir: Path,
-    *,
-    options: Extraction,
-    max_skipped_fraction: float,
+    parts: Sequence[Path], cuts: Path, out_dir: Path, *, max_skipped_fraction: float
 ) -> None:
-    """Store the features of all parts of a split (stage).
+    """Join the features of all parts of a split (stage).
+
+    The result has the bytes that a single job would have written.
 
     Args:
         parts: folders that `extract_features` wrote, each of a part of the split.
-        cuts: the split's `cuts.jsonl.gz`, sorted by id.
+        cuts: the split's `cuts.jsonl.gz`.
         out_dir: for what `extract_features` writes of a whole split; replaced as a
             whole, or left as it was on an error.
-        options: front end, sample rate and storage.
         max_skipped_fraction: share of utterances of the split that may be skipped.
 
     Raises:
-        UserError: features or ledger of a part are missing or damaged, too many
-            utterances had to be skipped, or the disk is full.
+        UserError: features or ledger of a part are missing or damaged, parts are not of
+            these cuts, too many utterances had to be skipped, or the disk is full.
     """
-    source, extractor = prepare(cuts, options)
     ledger = Ledger.of_parts("extract_features", [p / "ledger.jsonl" for p in parts])
-    ledger.check(count_cuts(cuts), max_skipped_fraction=max_skipped_fraction)
-    stores = [FrameStore.load(part) for part in parts]
-    computed = in_order_of_ids(map(_features, stores))
-    skipped = {entry.utterance for entry in ledger.entries}
-    kept = (cut for cut in source if cut.id not in skipped)
-    outcomes = itertools.starmap(_outcome, itertools.zip_longest(kept, computed))
-    with atomic_directory(out_dir) as folder:
-        bar = progress(outcomes, "store features", total=sum(map(len, stores)))
-        store_features(bar, extractor, options, folder, out_dir, ledger)
+    stores = [FeatureStore.open(part) for part in parts]
+    total = sum(map(len, stores))
+    num_cuts, found = count_cuts(cuts), total + ledger.num_skipped()
+    if found != num_cuts:
+        what = f"parts of the features have {found} utterances, not {num_cuts}"
+        raise UserError(what, remedy="extract the features again")
+    ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
+    first = stores[0]
+    with (
+        atomic_directory(out_dir) as folder,
+        FrameWriter(
+            folder,
+            kind=FeatureStore,
+            dim=first.dim,
+            frame_shift=first.frame_shift,
+            meta=first.meta,
+        ) as writer,
+    ):
+        rows = in_order_of_ids(map(_utterances, stores))
+        for utterance, (store, i) in progress(rows, "join features", total=total):
+            speaker, text = store.speakers[i], store.texts[i]
+            writer.append(utterance, speaker, text, store.frames(i))
         ledger.write(folder / "ledger.jsonl")
 
 
-def _features(store: FrameStore) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (utterance, features) of a part."""
+def _utterances(store: FeatureStore) -> Iterator[tuple[str, tuple[FeatureStore, int]]]:
+    """Yield each utterance of a part with where it is."""
     for i, utterance in enumerate(store.utt_ids):
-        yield utterance, store.frames(i)
-
-
-def _outcome(cut: MonoCut | None, found: tuple[str, np.ndarray] | None) -> Outcome:
-    """Return the next cut with the next features that the parts have.
-
-    Raises:
-        UserError: these are not of that cut.
-    """
-    if cut is None or found is None or cut.id != found[0]:
-        expected = None if cut is None else cut.id
-        what = f"parts of the features have {found and found[0]} next, not {expected}"
-        raise UserError(what, remedy="extract the features again")
-    return Outcome(cut, np.array(found[1]))  # lilcom wants what may be written to
+        yield utterance, (store, i)

@@ -2,8 +2,8 @@
 
 `prepare_live_features` takes the place of the stages that store features: its folder
 says what is to be computed, and how many frames each utterance will have. Opened as
-`LiveFrames` it gives the numbers that `extract_features` and `normalize_features` would
-have stored (on the processor the same bits, where the storage keeps every bit).
+`LiveFrames` it gives the numbers that stored features give (on the processor the same
+bits).
 
 Worker threads read audio and compute; with `device: cuda` they read, and the front end
 runs on the GPU for all utterances of a batch together. Utterances stay in a cache of a

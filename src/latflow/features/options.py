@@ -255,8 +255,8 @@ FrontEnd = Annotated[
 ]
 
 
-class StorageOptions(Options):
-    """Audio that the features of a split are computed of, and their storage."""
+class AudioOptions(Options):
+    """Audio that the features of a split are computed of."""
 
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
     """Sample rate that features are computed at, Hz; recordings with another one are
@@ -271,47 +271,10 @@ class StorageOptions(Options):
     single_channel: Literal["refuse", "repeat"] = "refuse"
     """What recordings of one channel give where `channels` is set: they are refused, or
     `repeat` their channel in the place of each."""
-    storage: Literal[
-        "numpy_hdf5",
-        "numpy_files",
-        "lilcom_chunky",
-        "lilcom_files",
-        "lilcom_hdf5",
-        "chunked_lilcom_hdf5",
-        "manifest_numpy",
-        "manifest_lilcom",
-    ] = "numpy_hdf5"
-    """Lhotse storage of the features. `numpy_hdf5` (one file), `numpy_files` (a file an
-    utterance) and `manifest_numpy` (within `cuts.jsonl.gz`) keep every bit; those of
-    lilcom take a third of the space and round to multiples of 1/32."""
-    storage_url: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*://[^/]+")] | None = (
-        None
-    )
-    """Place that features are stored at in the place of the results folder: a URL that
-    the package smart_open writes and reads, such as s3://bucket/folder. For
-    `numpy_files` and `lilcom_files`. Files of an earlier run are overwritten, and none
-    is ever removed."""
-
-    @model_validator(mode="after")
-    def _check_url(self) -> Self:
-        """Refuse storages that no URL can hold."""
-        if self.storage_url is not None and not self.storage.endswith("_files"):
-            raise ValueError(
-                f"storage_url: {self.storage} cannot lie there; set storage to "
-                "numpy_files or lilcom_files"
-            )
-        return self
 
 
-class ExtractionOptions(StorageOptions, FrontEndOptions):
-    """Computation and storage of the features of a split."""
-
-    @model_validator(mode="after")
-    def _check_storage(self) -> Self:
-        """Refuse to round samples to multiples of 1/32."""
-        if self.type == "waveform" and "lilcom" in self.storage:
-            raise ValueError(f"storage: {self.storage} would round samples to 1/32")
-        return self
+class ExtractionOptions(AudioOptions, FrontEndOptions):
+    """Computation of the features of a split."""
 
     @property
     def front_end(self) -> FrontEndOptions:
@@ -320,11 +283,11 @@ class ExtractionOptions(StorageOptions, FrontEndOptions):
 
     @property
     def extraction(self) -> ExtractionOptions:
-        """Computation and storage, without what follows."""
+        """Computation from the audio, without what follows."""
         return self.part(ExtractionOptions)
 
 
-class LhotseExtractionOptions(StorageOptions, LhotseFrontEndOptions):
+class LhotseExtractionOptions(AudioOptions, LhotseFrontEndOptions):
     """The same of features of Lhotse's extractors, or of a class of your own."""
 
     @property
@@ -334,7 +297,7 @@ class LhotseExtractionOptions(StorageOptions, LhotseFrontEndOptions):
 
     @property
     def extraction(self) -> LhotseExtractionOptions:
-        """Computation and storage, without what follows."""
+        """Computation from the audio, without what follows."""
         return self.part(LhotseExtractionOptions)
 
 
@@ -347,12 +310,11 @@ class NetworkUse(Options):
     """Features for networks: what is done with them."""
 
     cmvn: CmvnOptions = SpeakerCmvn()
-    """Mean and variance normalization of the features before they are used."""
+    """Mean and variance normalization of the features when they are read."""
     stored: bool = True
     """Write features to the disk once; false = they are computed from the
     audio whenever they are read, in training, decoding and `latflow forward` (see
-    docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`, and
-    storage options do nothing."""
+    docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`."""
 
 
 class StreamOptions(NetworkUse, ExtractionOptions):
@@ -394,7 +356,7 @@ class GmmUse(Options):
     """Features of the GMM systems: what is done with them."""
 
     cmvn: CmvnOptions = SpeakerCmvn()
-    """Mean and variance normalization of the features before they are used."""
+    """Mean and variance normalization of the features when they are read."""
     transform: TransformOptions = DeltasTransform()
     """Transform of neighbouring frames when features are read (nothing of it is
     stored)."""
@@ -403,8 +365,8 @@ class GmmUse(Options):
 class FeatureOptions(GmmUse, ExtractionOptions):
     """Acoustic features of the GMM systems.
 
-    Computation from the samples, storage, normalization, and the transform of
-    neighbouring frames when they are read.
+    Computation from the samples, and what is done to frames when they are read:
+    normalization, and a transform of neighbouring frames.
     """
 
     @model_validator(mode="after")

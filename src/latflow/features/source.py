@@ -23,7 +23,7 @@ def open_frames(
     """Open features, stored or computed on the fly, whichever the folder is of.
 
     Args:
-        folder: what `normalize_features` or `prepare_live_features` wrote.
+        folder: what `compute_cmvn` or `prepare_live_features` wrote, or a `FrameStore`.
         on_the_fly: of the computation of the latter.
         threads: in the place of those of `on_the_fly`; None for these.
 

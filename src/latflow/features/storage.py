@@ -1,15 +1,15 @@
-"""Features of utterances to Lhotse's storages, and the manifest that says where."""
+"""Export of features to Lhotse's storages, with the manifest that names them."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -17,106 +17,126 @@ from lhotse import Features, MonoCut
 from lhotse.features.io import close_cached_file_handles, get_writer
 from lhotse.utils import fastcopy
 
-import latflow.features.manifest_storage  # noqa: F401 - registers storages
 from latflow.corpus.ids import file_name
-from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter, count_cuts
+from latflow.corpus.manifests import at_rate, read_cuts
 from latflow.errors import UserError
-from latflow.features.options import Extraction, FrameGeometry
-from latflow.features.storage_names import IN_MANIFEST
-from latflow.ledger import Ledger
+from latflow.features.frames import FrameStore
+from latflow.files import atomic_directory
+from latflow.logs import progress
+from latflow.options import check_choice
 
+log = logging.getLogger(__name__)
+# Lhotse has others, and reads them with programs that run commands (`kaldiio`).
+STORAGES = (
+    *("numpy_hdf5", "numpy_files", "lilcom_chunky", "lilcom_files", "lilcom_hdf5"),
+    "chunked_lilcom_hdf5",
+)
 # HDF5 ends the process when a write fails: it must never come to that. This much covers
 # what it holds back in its caches.
 HDF5_RESERVE_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One utterance: its features [T, D], or why there are none."""
-
-    cut: MonoCut
-    features: np.ndarray | None
-    reason: str = ""
-
-
-class Described(Protocol):
-    """Facts of an extractor that a features manifest holds."""
-
-    name: str
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate, Hz."""
-        ...
-
-    @property
-    def geometry(self) -> FrameGeometry:
-        """Position of frames in the samples."""
-        ...
-
-    @property
-    def frame_shift(self) -> float:
-        """Time from one frame to the next, seconds."""
-        ...
-
-
-def store_features(
-    outcomes: Iterable[Outcome],
-    extractor: Described,
-    options: Extraction,
-    folder: Path,
-    target: Path,
-    ledger: Ledger,
+def export_features(
+    features_dir: str | Path,
+    cuts: str | Path,
+    out_dir: str | Path,
+    *,
+    storage: str = "numpy_hdf5",
+    url: str | None = None,
 ) -> None:
-    """Store features, and write the manifest of the cuts that have some.
+    """Write features in one of Lhotse's storages, and the cuts that have them.
+
+    Writes `cuts.jsonl.gz`, without the cuts that have no features (the ledger of
+    `extract_features` says why), and `storage/`. With snip-edges a cut is
+    shortened to the time of its frames, which Lhotse holds it to.
 
     Args:
-        outcomes: of the cuts, sorted by id.
-        extractor: that computed the features.
-        options: of the storage.
-        folder: for `storage/` and `cuts.jsonl.gz`.
-        target: where the folder will lie when they are read.
-        ledger: gets the cuts that have none.
+        features_dir: a `FrameStore` of features of audio; normalized where it is one
+            that normalizes.
+        cuts: the split's `cuts.jsonl.gz`, sorted by id.
+        out_dir: replaced as a whole, or left as it was on an error.
+        storage: name of the storage (`STORAGES`).
+        url: place to write to instead, such as s3://bucket/folder, which the package
+            smart_open writes to; for the storages of files.
+
+    Raises:
+        UserError: no such storage, or it cannot hold these features; the folder is not
+            of features of audio, or of other cuts; or the disk is full.
     """
-    storage = FeatureStorage(
-        options.storage,
-        folder / "storage",
-        target / "storage",
-        url=options.storage_url,
-    )
-    with closing(storage), ManifestWriter(folder / "cuts.jsonl.gz") as writer:
-        for outcome in outcomes:
-            _keep(outcome, extractor, storage, writer, ledger)
+    store, target = FrameStore.load(features_dir), Path(out_dir)
+    _check_storage(storage, url, store)
+    num_written = 0
+    with atomic_directory(target) as folder:
+        made, lies_at = folder / "storage", target / "storage"
+        writer = FeatureStorage(storage, made, lies_at, url=url)
+        rate, total = store.meta["sample_rate"], count_cuts(cuts)
+        all_cuts = at_rate(read_cuts(cuts), rate, may_resample=True)
+        with closing(writer), ManifestWriter(folder / "cuts.jsonl.gz") as manifest:
+            for cut in progress(all_cuts, "export features", total=total):
+                if cut.id not in store:
+                    continue
+                features = np.array(store.frames(store.position(cut.id)))
+                described = _manifest(cut, features, store.meta, writer)
+                duration = described.duration
+                manifest.write(fastcopy(cut, features=described, duration=duration))
+                num_written += 1
+        if num_written < len(store):
+            raise UserError(
+                f"{num_written} of {len(store)} utterances are among the cuts",
+                file=store.folder,
+                remedy="name the cuts.jsonl.gz of the same set",
+            )
+    if lacking := total - num_written:
+        log.warning("%d of %d cuts have no features, and are left out", lacking, total)
 
 
-def _keep(
-    outcome: Outcome,
-    extractor: Described,
+def _check_storage(storage: str, url: str | None, store: FrameStore) -> None:
+    """Refuse storages that cannot hold the features, or lie at no URL."""
+    check_choice("storage", storage, STORAGES)
+    if url is not None and not storage.endswith("_files"):
+        raise UserError(
+            f"--url: {storage} cannot lie there",
+            remedy="take the storage numpy_files or lilcom_files",
+        )
+    if "extraction" not in store.meta:
+        raise UserError(
+            "does not tell what its features were computed by",
+            file=store.folder,
+            remedy="name a folder of features of audio",
+        )
+    if store.meta["type"] == "latflow-waveform" and "lilcom" in storage:
+        raise UserError(
+            f"{storage} would round samples to 1/32",
+            file=store.folder,
+            remedy="take a storage of numpy",
+        )
+
+
+def _manifest(
+    cut: MonoCut,
+    features: np.ndarray,
+    facts: Mapping[str, Any],
     storage: FeatureStorage,
-    writer: ManifestWriter,
-    ledger: Ledger,
-) -> None:
-    """Store one utterance's features and write its cut, or put it in the ledger."""
-    cut, features = outcome.cut, outcome.features
-    if features is None:
-        ledger.record(cut.id, outcome.reason)
-        return
-    covered = round(len(features) * extractor.frame_shift, 8)
-    manifest = Features(
-        type=extractor.name,
+) -> Features:
+    """Store one utterance's features, and return what Lhotse reads them by."""
+    shift = facts["frame_shift"]
+    return Features(
+        type=facts["type"],
         num_frames=len(features),
         num_features=features.shape[1],
-        frame_shift=extractor.frame_shift,
-        sampling_rate=extractor.sample_rate,
+        frame_shift=shift,
+        sampling_rate=facts["sample_rate"],
         start=cut.start,
-        duration=covered if extractor.geometry.snip_edges else cut.duration,
+        duration=round(len(features) * shift, 8)
+        if facts["snip_edges"]
+        else cut.duration,
         storage_type=storage.kind,
         storage_path=storage.path,
         storage_key=storage.write(cut.id, features),
         recording_id=cut.recording_id,
         channels=cut.channel,
     )
-    writer.write(fastcopy(cut, features=manifest))
 
 
 class FeatureStorage:
@@ -140,10 +160,8 @@ class FeatureStorage:
         self._writer = make_writer(str(base))
         self.kind = kind
         self._folder = folder
-        self.path = self._url or ""
-        if url is None and kind not in IN_MANIFEST:
-            lies_at = Path(self._writer.storage_path).relative_to(folder)
-            self.path = str(target / lies_at)
+        made = self._writer.storage_path
+        self.path = self._url or str(target / Path(made).relative_to(folder))
 
     def write(self, utt_id: str, features: np.ndarray) -> str:
         """Store a matrix [T, D]; return the key under which Lhotse finds it.
@@ -160,7 +178,7 @@ class FeatureStorage:
                 raise UserError(
                     f"features cannot be stored there ({error})",
                     file=self._url,
-                    remedy="mend storage_url, or install what smart_open asks for",
+                    remedy="mend the URL, or install what smart_open asks for",
                 ) from error
         if self.kind.endswith("_hdf5"):
             free = shutil.disk_usage(self._folder).free

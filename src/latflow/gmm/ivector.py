@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.cmvn import OnlineCmvnStream
+from latflow.features.cmvn import CmvnStream
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Splice
@@ -172,12 +172,12 @@ class IvectorModel:
         num_gaussians, dim, _ = self.extractor.matrices.shape
         return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
 
-    def normalizer(self) -> OnlineCmvnStream | None:
+    def normalizer(self) -> CmvnStream | None:
         """Begin the CMVN of an utterance's frames that Gaussians are chosen on."""
         if self.cmvn is None:
             return None
         assert self.cmvn_stats is not None
-        return OnlineCmvnStream(self.cmvn, self.cmvn_stats)
+        return CmvnStream(self.cmvn, self.cmvn_stats)
 
     def online(self, frames: np.ndarray, past: Past | None = None) -> np.ndarray:
         """Return the i-vectors of an utterance, one for `period` frames.

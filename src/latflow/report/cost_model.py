@@ -38,11 +38,11 @@ from latflow.report.cost_figures import AMOUNTS, Work
 ALIKE = {
     "import_alignments": "join_alignments",  # int vectors, in the order of ids
     "import_graph": "make_grammar",  # a graph in OpenFst's form
-    "import_hdf5": "normalize_features",  # matrices into a frame store
+    "import_hdf5": "adapt_frames",  # matrices into a frame store
     "import_lang": "make_lang",  # words, phones, topology and L.fst
     "import_system": "package_model",  # model, tree and transform
     "join_with_pauses": "simulate_corpus",  # audio of a set, written anew
-    "paste_features": "normalize_features",  # frames into a frame store
+    "paste_features": "adapt_frames",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
     "score_served": "transcribe",  # speech into words, by a package
 }

@@ -224,7 +224,7 @@ def share_of_split(wildcards: Mapping[str, str]) -> float:
 
 def _split_hours(results_dir: Path) -> Iterator[tuple[str, float]]:
     """Yield (split, hours of its frames)."""
-    for path in sorted(results_dir.glob("frames/*/meta.json")):
+    for path in sorted(results_dir.glob("streams/gmm/frames/*/meta.json")):
         yield path.parent.name, frames_amount(path)[0]
 
 

@@ -34,7 +34,6 @@ from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.results import write_rows
-from latflow.scoring.transcripts import read_references
 from latflow.scoring.tune import read_scales
 
 COLUMNS = ["utterance", "frames", "states", "arcs", "depth", "words", "best", "oracle"]
@@ -43,7 +42,7 @@ _PERCENTILES = (5, 25, 50, 75, 95)
 
 def analyze_lattices(
     lattices: Path,
-    cuts: Path,
+    references: Mapping[str, list[str]],
     lang_dir: Path,
     scales: Path,
     out_dir: Path,
@@ -55,7 +54,7 @@ def analyze_lattices(
 
     Args:
         lattices: `lattices.ark` of the set.
-        cuts: `cuts.jsonl.gz` of the set: the references.
+        references: words of each utterance of the set.
         lang_dir: language directory that the graph was made of.
         scales: `scales.json` with the `lmwt` and `wip` of the best path.
         out_dir: folder for the files named in the module's description.
@@ -65,7 +64,6 @@ def analyze_lattices(
     Raises:
         UserError: a lattice has no reference.
     """
-    references = read_references(cuts).words
     chosen = read_scales(scales)
     scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
     numbers, by_id = _number_words(lang_dir, options)

@@ -81,7 +81,7 @@ class ScoreJob:
     lattices: Path
     """`lattices.ark` of the set."""
     cuts: Path
-    """`cuts.jsonl.gz` of the set: references, speakers, frame shift."""
+    """`cuts.jsonl.gz` of the set: references and speakers."""
     lang_dir: Path
     """Language directory that the graph was made of."""
     model_dir: Path
@@ -92,6 +92,13 @@ class ScoreJob:
     """Folder for the files named in the module's description."""
     threads: int = 1
     """Lattices worked on at a time."""
+    features_dir: Path | None = None
+    """Features of the set; see `read_references`."""
+
+    @property
+    def references(self) -> References:
+        """The references of the set."""
+        return read_references(self.cuts, self.features_dir)
 
 
 def score(job: ScoreJob, *, options: ScoreOptions, seed: int) -> None:
@@ -105,13 +112,13 @@ def score(job: ScoreJob, *, options: ScoreOptions, seed: int) -> None:
     Raises:
         UserError: there is no utterance to score; a lattice has no reference.
     """
-    references, out_dir = read_references(job.cuts), job.out_dir
+    references, out_dir = job.references, job.out_dir
     recognized = _recognize(job, references, options.decision)
     chosen = read_scales(job.scales)
     write_scores(out_dir, references, recognized, chosen, options=options, seed=seed)
     analyze_lattices(
         job.lattices,
-        job.cuts,
+        references.words,
         job.lang_dir,
         job.scales,
         out_dir,
@@ -126,7 +133,7 @@ def recognize(job: ScoreJob, *, options: ScoreOptions) -> None:
     Raises:
         UserError: there is no utterance.
     """
-    recognized = _recognize(job, read_references(job.cuts), options.decision)
+    recognized = _recognize(job, job.references, options.decision)
     write_text(job.out_dir / "hyp.txt", recognized)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from latflow.corpus.ctm import TimedWord
 from latflow.errors import UserError
+from latflow.features.frames import FrameStore
 from latflow.files import atomic_output, read_json_lines, read_lines
 from latflow.lattice.mbr import MbrResult
 
@@ -26,14 +27,18 @@ class References:
     frame_shift: float
 
 
-def read_references(cuts: str | Path) -> References:
+def read_references(
+    cuts: str | Path, features_dir: str | Path | None = None
+) -> References:
     """Read the texts, speakers and frame shift of a set.
 
     The lines are read as JSON: Lhotse would import torch, for nothing here.
 
     Args:
-        cuts: manifest with one supervision a cut and features attached; or, of a
-            corpus without audio, with supervisions that tell the `frame_shift`.
+        cuts: manifest with one supervision a cut.
+        features_dir: features of the set: cuts that have none are left out. None where
+            the cuts have features attached, or supervisions (of a corpus without audio)
+            tell the `frame_shift`.
 
     Raises:
         UserError: the manifest is missing or empty, a line is no cut, an id occurs
@@ -41,6 +46,7 @@ def read_references(cuts: str | Path) -> References:
     """
     if not Path(cuts).is_file():
         raise UserError("no such file", file=cuts, remedy="run the target features")
+    features = None if features_dir is None else FrameStore.load(features_dir)
     words: dict[str, list[str]] = {}
     speakers: dict[str, str] = {}
     frame_shift = None
@@ -48,10 +54,10 @@ def read_references(cuts: str | Path) -> References:
     def make(cut: dict[str, Any]) -> tuple[str, str, str, float]:
         utterance = str(cut["id"])
         supervisions = cut["supervisions"]
-        # features of sets without audio lie elsewhere
-        framed = cut.get("features") or (
-            supervisions[0].get("custom") if supervisions else None
-        )
+        framed: Any = {} if features is None else {"frame_shift": features.frame_shift}
+        framed = framed or cut.get("features")
+        if not framed and supervisions:
+            framed = supervisions[0].get("custom")
         if len(supervisions) != 1 or not framed:
             raise UserError(
                 "cut needs one supervision and features",
@@ -66,6 +72,8 @@ def read_references(cuts: str | Path) -> References:
     for utterance, text, speaker, shift in read_json_lines(
         cuts, make, "a Lhotse cut", _REMEDY
     ):
+        if features is not None and utterance not in features:
+            continue
         frame_shift = frame_shift or shift
         _add(words, utterance, text.split(), cuts)
         speakers[utterance] = speaker

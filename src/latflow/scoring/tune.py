@@ -56,6 +56,7 @@ def tune_scales(
     *,
     options: TuneOptions,
     comparison: ComparisonOptions,
+    features_dir: Path | None = None,
 ) -> None:
     """Choose the scales with the fewest word errors on a decoded set.
 
@@ -66,6 +67,7 @@ def tune_scales(
         out_dir: folder for the files named in the module's description.
         options: settings that are tried.
         comparison: words that count, and costs of their alignment.
+        features_dir: features of the set; see `read_references`.
 
     Raises:
         UserError: the lowest weight is above the highest; an utterance has a lattice
@@ -84,11 +86,12 @@ def tune_scales(
     if widens_penalties:
         # the least is often the best: with one below it lattices are read but once
         penalties = [*penalties_beyond(penalties, penalties[0])[-1:], *penalties]
+    references = read_references(cuts, features_dir).words
     by_setting: dict[Setting, ErrorCounts] = {}
     while True:
         grid = [(weight, penalty) for weight in weights for penalty in penalties]
         settings = [setting for setting in grid if setting not in by_setting]
-        counts = _count(lattices, cuts, lang_dir, settings, comparison)
+        counts = _count(lattices, references, lang_dir, settings, comparison)
         if counts[0].words == 0:
             raise UserError(
                 "the references have no words to count errors on",
@@ -212,7 +215,7 @@ def read_scales(path: str | Path) -> dict[str, Any]:
 
 def _count(
     lattices: Path,
-    cuts: Path,
+    references: Mapping[str, list[str]],
     lang_dir: Path,
     settings: list[Setting],
     comparison: ComparisonOptions,
@@ -223,7 +226,7 @@ def _count(
     """
     lang = Lang.load(lang_dir)
     keep, rule = comparison.filter, comparison.alignment
-    references = {u: keep(words) for u, words in read_references(cuts).words.items()}
+    references = {u: keep(words) for u, words in references.items()}
     scales = [Scales.from_lmwt(lmwt, wip) for lmwt, wip in settings]
     totals = [ErrorCounts()] * len(settings)
     missing = set(references)

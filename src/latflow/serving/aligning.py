@@ -23,10 +23,10 @@ from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason, text_of
 from latflow.errors import UserError
-from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features
 from latflow.features.frame_times import FrameTimes
 from latflow.features.frames import FrameStore
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import (
     ExtractionOptions,
     FrontEndOptions,
@@ -145,13 +145,8 @@ class AlignmentTask:
             ledger = out_dir / "features/ledger.jsonl"
             ledger.parent.mkdir(exist_ok=True)
             shutil.copyfile(made / "ledger.jsonl", ledger)
-            normalize_features(
-                made / "cuts.jsonl.gz",
-                frames,
-                cmvn=info.cmvn,
-                training_dir=self.package_dir / "model",
-            )
-            shutil.rmtree(made)
+            training = self.package_dir / "model"
+            compute_cmvn(made, frames, cmvn=info.cmvn, training_dir=training)
             store = FrameStore.load(frames)
             shift = store.frame_shift
             yield store, Split(lang, system, out_dir, len(store), skippable, shift)

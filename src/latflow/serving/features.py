@@ -6,12 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from latflow.features.cmvn import (
-    OnlineCmvnStream,
-    SlidingCmvnStream,
-    apply_cmvn,
-    normalize,
-)
+from latflow.features.cmvn import CmvnStream, normalize
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -144,14 +139,13 @@ def _stages(
 ) -> list[_Stage]:
     """Return what the frames of the front end go through."""
     stages: list[_Stage] = []
-    if isinstance(cmvn, SlidingCmvn) and not cmvn.center:
-        stages.append(SlidingCmvnStream(cmvn))
-    elif isinstance(cmvn, OnlineCmvn):
-        assert statistics is not None
-        stages.append(OnlineCmvnStream(cmvn, statistics))
+    if isinstance(cmvn, OnlineCmvn) or (
+        isinstance(cmvn, SlidingCmvn) and not cmvn.center
+    ):
+        stages.append(CmvnStream(cmvn, statistics))
     elif isinstance(cmvn, GlobalCmvn):
         assert statistics is not None
-        stages.append(_Global(statistics, norm_vars=cmvn.norm_vars))
+        stages.append(_Global(cmvn, statistics))
     elif not isinstance(cmvn, NoCmvn):
         stages.append(_Whole(dim, cmvn))
     if ivectors is not None:
@@ -162,12 +156,12 @@ def _stages(
 class _Global:
     """Normalizes with given statistics."""
 
-    def __init__(self, statistics: np.ndarray, *, norm_vars: bool) -> None:
-        self._statistics, self._norm_vars = statistics, norm_vars
+    def __init__(self, cmvn: GlobalCmvn, statistics: np.ndarray) -> None:
+        self._cmvn, self._statistics = cmvn, statistics
 
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Normalize frames."""
-        return apply_cmvn(frames, self._statistics, norm_vars=self._norm_vars)
+        return normalize(frames, self._cmvn, self._statistics)
 
     def finish(self) -> np.ndarray:
         """Return nothing: no frame waits."""

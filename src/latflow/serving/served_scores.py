@@ -39,6 +39,7 @@ def score_served(
     options: ScoreOptions,
     seed: int,
     threads: int,
+    features_dir: Path | None = None,
 ) -> None:
     """Recognize each utterance of a set as a stream of its own, and score the words.
 
@@ -46,22 +47,24 @@ def score_served(
 
     Args:
         package_dir: the model package.
-        cuts: `cuts.jsonl.gz` of the set, with features (for the references).
+        cuts: `cuts.jsonl.gz` of the set.
         out_dir: folder for `hyp.txt`, `hyp.ctm` (its confidences are posteriors, which
             the package has not calibrated yet), `wer.json`, `per_utterance.tsv`,
             `per_speaker.tsv` and `confusions.tsv`, see `latflow.scoring.score`.
         options: section `score` of the recipe.
         seed: of the bootstrap's draws.
         threads: utterances at a time.
+        features_dir: features of the set; see `read_references`.
 
     Raises:
         UserError: audio cannot be read, or there is no utterance.
     """
-    references = read_references(cuts)
+    references = read_references(cuts, features_dir)
+    chosen = (cut for cut in read_cuts(cuts) if cut.id in references.words)
     model = Model.load(package_dir, trust_code=True)  # of this experiment
     listen = _Listener(replace(model, transcriber=replace(model.transcriber, curve=())))
     with worker_pool(threads) as pool:
-        heard = in_order(pool, listen, read_cuts(cuts), ahead=2 * threads)
+        heard = in_order(pool, listen, chosen, ahead=2 * threads)
         told = progress(heard, "score served", total=len(references.words))
         recognized = _write_words(out_dir / "hyp.ctm", told)
     scales = {"lmwt": model.info.lmwt, "wip": model.info.wip}

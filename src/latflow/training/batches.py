@@ -45,7 +45,13 @@ from latflow.training.frame_targets import FrameTargets, count_frames
 from latflow.training.labels import LabelStore
 from latflow.training.optimizers import mixed_seed
 from latflow.training.ordering import epoch_order, form_batches, share_out
-from latflow.training.readers import FrameReader, in_pass, open_features, open_reader
+from latflow.training.readers import (
+    FrameReader,
+    StoreReader,
+    in_pass,
+    open_features,
+    open_reader,
+)
 from latflow.training.sampling import UtteranceWeights
 
 _GRAPH = "a graph of its transcript"
@@ -441,6 +447,7 @@ class BatchSource:
     def _hold(self, reader: FrameReader, chunks: Chunks) -> int:
         """Ask for the pages of chunks; returns their bytes."""
         assert self.pages is not None
+        assert isinstance(reader, StoreReader)
         utterance = self.labelled.utterance[chunks.utterance]
         num_bytes = reader.hold(self.pages, utterance, *self._pieces(reader, chunks))
         for labels in self.labelled.targets.values():

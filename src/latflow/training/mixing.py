@@ -169,7 +169,7 @@ def _extractor_of(store: FrameStore) -> Extractor:
         raise UserError(
             "does not tell what its features were computed by",
             file=store.folder,
-            remedy="take features of nnet.features, and run normalize_stream again",
+            remedy="take features of nnet.features, stored and without CMVN",
         )
     known = cast("type[ExtractionOptions | LhotseExtractionOptions]", Extraction)
     options = read_options(known, told, "features")

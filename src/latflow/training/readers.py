@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.features.cmvn_kernels import affine_of
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
 from latflow.features.options import PerturbationDraws
@@ -40,11 +41,11 @@ from latflow.training.data_options import BatchOptions, DataOptions, MixingDraws
 from latflow.training.mixing import FeatureMixing, PassMixing
 from latflow.training.moments import Moments
 
+_OF_STORED, _OF_LIVE = ("mixing", "cache_mb"), ("simulation", "perturbation")
+
 
 class FrameReader(ABC):
     """Features of a corpus, by utterance; safe to share between threads.
-
-    What only one of the kinds can do is refused here for the others.
 
     Args:
         frames: the features.
@@ -86,83 +87,9 @@ class FrameReader(ABC):
         """Number of each utterance's speaker, int32 [N]."""
         return self._frames.speaker_codes
 
-    def perturbed(
-        self,
-        options: PerturbationDraws,  # noqa: ARG002 - of those on the fly
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances with drawn speeds and volumes.
-
-        Raises:
-            UserError: the features are stored.
-        """
-        raise UserError(
-            "stored features cannot change their speed or volume",
-            file=self._frames.folder,
-            remedy="leave data.perturbation out, or compute features on the fly "
-            "(`stored: false`), or store them at several speeds (corpus.perturbed)",
-        )
-
-    def simulated(
-        self,
-        options: SimulationDraws,  # noqa: ARG002 - of those on the fly
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances, simulated as drawn for a pass.
-
-        Raises:
-            UserError: the features are stored, or nothing can be simulated so.
-        """
-        raise UserError(
-            "stored features cannot be simulated anew",
-            file=self._frames.folder,
-            remedy="leave data.simulation out, or compute features on the fly "
-            "(`stored: false`)",
-        )
-
-    def mixed(
-        self,
-        options: MixingDraws,  # noqa: ARG002 - of stored ones
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """Return a reader of the same utterances, with noises as drawn for a pass.
-
-        Raises:
-            UserError: the features are computed on the fly, or do not add up.
-        """
-        raise UserError(
-            "data.mixing is for stored features",
-            file=self._frames.folder,
-            remedy="leave it out; data.simulation adds noises on the fly",
-        )
-
     def take_statistics(self) -> dict[str, Any]:
         """Return what was read since the last call, for a log: what is drawn here."""
         return {}
-
-    def hold(
-        self,
-        pages: PageBudget,  # noqa: ARG002 - of stored ones
-        utterance: np.ndarray,  # noqa: ARG002
-        first: np.ndarray,  # noqa: ARG002
-        length: np.ndarray,  # noqa: ARG002
-    ) -> int:
-        """Ask for the pages of what `fill` will read; returns their bytes.
-
-        Raises:
-            UserError: the features are not stored.
-        """
-        raise UserError(
-            "data.cache_mb is for stored features",
-            file=self._frames.folder,
-            remedy="leave it out; on_the_fly.cache_mb is for those on the fly",
-        )
 
     @abstractmethod
     def fill(
@@ -200,10 +127,17 @@ class StoreReader(FrameReader):
         super().__init__(store, normalizer)
         self.store, self.mixing = store, mixing
         self._matrix = store["frames"].flat
+        self._is_windowed = store.cmvn is not None and store.cmvn.windows is not None
         self._noises: FeatureMixing | None = None
 
     def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> StoreReader:
-        """See `FrameReader.mixed`; to be called with the same options and seed."""
+        """Return a reader of the same utterances, with noises as drawn for a pass.
+
+        To be called with the same options and seed.
+
+        Raises:
+            UserError: the features do not add up.
+        """
         if self._noises is None:
             self._noises = FeatureMixing(options, self.store, seed=seed)
         noises = self._noises.in_pass(whole_pass)
@@ -216,11 +150,16 @@ class StoreReader(FrameReader):
         first: np.ndarray,
         length: np.ndarray,
     ) -> int:
-        """See `FrameReader.hold`; the whole of those whose statistics are not known."""
+        """Ask for the pages of what `fill` will read; returns their bytes.
+
+        That is the whole of utterances whose statistics are not known, or that are
+        normalized by windows.
+        """
         begin, end = self.store.begin[utterance], self.store.begin[utterance + 1]
         is_known = self._moments.are_known(utterance)
         if self.mixing is not None:
             is_known &= self.mixing.mixing.are_known(utterance)
+        is_known &= not self._is_windowed
         last = np.where(is_known, begin + first + length, end)
         return pages.hold(self._matrix, np.where(is_known, begin + first, begin), last)
 
@@ -232,30 +171,41 @@ class StoreReader(FrameReader):
         out: np.ndarray,
     ) -> None:
         """See `FrameReader.fill`."""
-        if self.mixing is not None:
-            self._fill_mixed(self.mixing, utterance, first, length, out)
+        if self.mixing is not None or self._is_windowed:
+            self._fill_by_utterance(utterance, first, length, out)
             return
         moments = np.empty((len(utterance), 2, self.dim), np.float32)
         for row, i in enumerate(utterance):
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
-        _assemble(self._matrix, begin, length, moments, out)
+        cmvn = self.store.cmvn
+        if cmvn is None:  # means of zero
+            statistics = np.zeros((len(utterance), 2, self.dim + 1))
+            statistics[:, 0, -1], is_scaled = 1.0, False
+        else:
+            statistics, is_scaled = cmvn.statistics_of(utterance), cmvn.is_scaled
+        _assemble(self._matrix, begin, length, statistics, is_scaled, moments, out)
 
-    def _fill_mixed(
+    def _fill_by_utterance(
         self,
-        mixing: PassMixing,
         utterance: np.ndarray,
         first: np.ndarray,
         length: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Do what `fill` does, with noises."""
+        """Do what `fill` does, with noises, or CMVN by frames around each frame."""
         for row, i in enumerate(utterance.tolist()):
-            mean, scale = self._moments.of(i, mixing.frames)
+            mean, scale = self._moments.of(i, self._frames_of)
             begin, count = int(first[row]), int(length[row])
-            frames = mixing.frames(i, begin, begin + count)
+            frames = self._frames_of(i, begin, begin + count)
             out[row, :count] = (frames - mean) * scale
             out[row, count:] = 0.0
+
+    def _frames_of(self, i: int, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Return frames of utterance i, with its noises; all of them by default."""
+        if self.mixing is not None:
+            return self.mixing.frames(i, first, last)
+        return self.store.frames(i, slice(first, last))
 
 
 class LiveReader(FrameReader):
@@ -301,14 +251,20 @@ class LiveReader(FrameReader):
     def perturbed(
         self, options: PerturbationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
-        """See `FrameReader.perturbed`."""
+        """Return a reader of the same utterances with drawn speeds and volumes."""
         drawn = self.live.perturbation(options, seed=seed, whole_pass=whole_pass)
         return LiveReader(self.live, self.normalizer, drawn, self.simulation)
 
     def simulated(
         self, options: SimulationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
-        """See `FrameReader.simulated`; to be called with the same options and seed."""
+        """Return a reader of the same utterances, simulated as drawn for a pass.
+
+        To be called with the same options and seed.
+
+        Raises:
+            UserError: nothing can be simulated so.
+        """
         if (told := options.why_not_of(self.live.channels)) is not None:
             what, remedy = told
             raise UserError(
@@ -377,7 +333,7 @@ def open_features(frames_dir: str | Path, options: BatchOptions) -> Frames:
     """Open the features of a training.
 
     Args:
-        frames_dir: folder of `normalize_features` or `prepare_live_features`.
+        frames_dir: folder of `compute_cmvn` or `prepare_live_features`.
         options: `on_the_fly` is for the latter.
     """
     return open_frames(frames_dir, options.on_the_fly)
@@ -411,12 +367,23 @@ def in_pass(
     Raises:
         UserError: the options draw what the features cannot follow.
     """
-    if (draws := options.simulation) is not None:
-        reader = reader.simulated(draws, seed=seed, whole_pass=whole_pass)
-    if (draws := options.perturbation) is not None:
-        reader = reader.perturbed(draws, seed=seed, whole_pass=whole_pass)
-    if (draws := options.mixing) is not None:
-        reader = reader.mixed(draws, seed=seed, whole_pass=whole_pass)
+    is_live = isinstance(reader, LiveReader)
+    for name in _OF_STORED if is_live else _OF_LIVE:
+        if getattr(options, name) is not None:
+            kind = "stored" if is_live else "computed on the fly (`stored: false`)"
+            raise UserError(
+                f"data.{name} is for features that are {kind}",
+                file=reader.folder,
+                remedy="leave it out, or take such features",
+            )
+    drawn = {"seed": seed, "whole_pass": whole_pass}
+    if isinstance(reader, LiveReader):
+        if options.simulation is not None:
+            reader = reader.simulated(options.simulation, **drawn)
+        if options.perturbation is not None:
+            reader = reader.perturbed(options.perturbation, **drawn)
+    elif isinstance(reader, StoreReader) and options.mixing is not None:
+        reader = reader.mixed(options.mixing, **drawn)
     return reader
 
 
@@ -425,21 +392,28 @@ def _assemble(
     matrix: np.ndarray,
     begin: np.ndarray,
     length: np.ndarray,
+    statistics: np.ndarray,
+    is_scaled: bool,  # noqa: FBT001 - of a kernel
     moments: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Set out[b, t] = (matrix[begin[b] + t] - mean) x scale for t < length[b], else 0.
+    """Set out[b, t] = (x - mean) x scale for t < length[b], else 0.
 
     Args:
         matrix: float32 [sum T, D].
         begin: int64 [B], first row of each piece.
         length: int64 [B], rows of each piece.
+        statistics: float64 [B, 2, D + 1], which make x of rows, see `affine_of`.
+        is_scaled: see there.
         moments: float32 [B, 2, D]: mean and scale.
         out: float32 [B, T, D].
     """
+    affine = np.empty((2, out.shape[2]), np.float32)
     for b in range(out.shape[0]):
+        affine_of(statistics[b], is_scaled, affine)
         for t in range(length[b]):
             row = matrix[begin[b] + t]
             for d in range(out.shape[2]):
-                out[b, t, d] = (row[d] - moments[b, 0, d]) * moments[b, 1, d]
+                x = row[d] * affine[0, d] - affine[1, d]
+                out[b, t, d] = (x - moments[b, 0, d]) * moments[b, 1, d]
         out[b, length[b] :] = 0.0

@@ -29,7 +29,7 @@ class DrawnRecords:
         audio: recordings of the simulation.
 
     Raises:
-        UserError: see `FrameReader.simulated` and `FrameReader.perturbed`.
+        UserError: see `in_pass`.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def split_sizes(results: Path) -> dict[str, Amount]:
     Where the dev set was held out, what it was held out of is called `full`.
     """
     sizes: dict[str, Amount] = {}
-    for path in sorted(results.glob("frames/*/meta.json")):
+    for path in sorted(results.glob("streams/gmm/frames/*/meta.json")):
         sizes[path.parent.name] = frames_amount(path)
     if (results / "corpus/full").is_dir() and {"train", "dev"} <= sizes.keys():
         (train, first), (dev, second) = sizes["train"], sizes["dev"]

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 FLOAT_BYTES = 4
-LILCOM_SHARE = 1 / 3  # size of lilcom's storage, as a share of float32
 # Rough sizes: what a decoding writes for a frame of the system's scores (of the demo,
 # 400 to 1600), and alignments of all systems for a frame.
 LATTICE_BYTES_PER_FRAME = 1000
@@ -516,14 +515,13 @@ def _disk(
 
 
 def _kept_per_second(features: Extraction) -> float:
-    """Return the bytes of features, frames and their alignments for a second."""
+    """Return the bytes of features and their alignments for a second."""
     try:
         frames = 1000 / FrameTimes.of(features, features.sample_rate).shift_ms
         dim = feature_dim(features)
     except UserError:  # an extractor that can't be made, which has a finding of its own
         return 0.0
-    share = LILCOM_SHARE if "lilcom" in features.storage else 1.0
-    return frames * (FLOAT_BYTES * dim * (1 + share) + ALIGNMENT_BYTES_PER_FRAME)
+    return frames * (FLOAT_BYTES * dim + ALIGNMENT_BYTES_PER_FRAME)
 
 
 def _size(num_bytes: float) -> str:

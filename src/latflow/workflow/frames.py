@@ -16,6 +16,8 @@ from latflow.features.options import (
 from latflow.gmm.options import IvectorOptions
 from latflow.training.data_options import Hdf5Options
 
+OF_GMMS = "gmm"  # name of the features of the GMM systems
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -23,17 +25,15 @@ class Frames:
 
     Attributes:
         results: folder of the experiment.
-        name: name of the features; None for those of the GMM systems.
+        name: name of the features.
     """
 
     results: str
-    name: str | None
+    name: str
 
     @property
     def folder(self) -> str:
         """Folder with a folder of each set."""
-        if self.name is None:
-            return f"{self.results}/frames"
         return f"{self.results}/streams/{self.name}/frames"
 
     def of(self, split: str) -> str:
@@ -79,7 +79,17 @@ class ExtractedFrames(Frames):
     @property
     def key(self) -> str:
         """Key of the recipe that describes them."""
-        return "features" if self.name is None else f"nnet.features.{self.name}"
+        return "features" if self.is_of_gmms else f"nnet.features.{self.name}"
+
+    @property
+    def is_of_gmms(self) -> bool:
+        """Tell whether they are those of the GMM systems."""
+        return self.name == OF_GMMS
+
+    @property
+    def has_volumes(self) -> bool:
+        """Tell whether samples are multiplied by the volumes of perturbed sets."""
+        return not self.is_of_gmms  # which CMVN takes away
 
     @property
     def is_stored(self) -> bool:
@@ -111,7 +121,7 @@ class ExtractedFrames(Frames):
 
     @property
     def extraction(self) -> dict[str, Any]:
-        """Options of what is stored of them."""
+        """Options of their computation from the audio."""
         return self.options.extraction.values()
 
     @property
@@ -120,6 +130,10 @@ class ExtractedFrames(Frames):
         options = self.options
         is_lhotse = isinstance(options, LhotseExtractionOptions)
         return [str(path) for path in options.files] if is_lhotse else []
+
+    def stored(self, split: str) -> str:
+        """Return the file that describes the stored features of a set, before CMVN."""
+        return f"{self.results}/streams/{self.name}/features/{split}/meta.json"
 
     def statistics_before(self, split: str) -> list[str]:
         """Return the frames whose statistics those of a set begin with (CMVN)."""

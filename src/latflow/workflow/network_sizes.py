@@ -84,7 +84,7 @@ def _footprint(network: BaseNetwork) -> Footprint | None:
     description = NetworkDescription.load(network.description)
     targets = {loss.target for loss in description.outputs.values()}
     classes = dict.fromkeys(targets, _leaves(network))
-    parts = {str(part.name): _dim(part) for part in network.frames.parts}
+    parts = {part.name: _dim(part) for part in network.frames.parts}
     try:
         description = description.with_parts(parts if len(parts) > 1 else {})
         return footprint_of(description, sum(parts.values()), classes)
@@ -104,6 +104,6 @@ def _dim(frames: Frames) -> int:
     """Return features per frame."""
     if isinstance(frames, IvectorFrames):
         return frames.options.dim + _dim(frames.below)
-    if isinstance(frames, ExtractedFrames) and frames.name is not None:
+    if isinstance(frames, ExtractedFrames) and not frames.is_of_gmms:
         return feature_dim(frames.options)
     return ADAPTED_DIM

@@ -329,7 +329,7 @@ class Network(System):
                     f"{key}: the network reads one stream alone",
                     remedy="name one of nnet.pasted in features of the system",
                 )
-            sides = [str(side.name) for side in self.frames.parts]
+            sides = [side.name for side in self.frames.parts]
             check_choice(key, part, sides)
 
     def _check_own_files(self) -> None:

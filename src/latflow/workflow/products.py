@@ -47,7 +47,7 @@ def _check_simulated(recipe: Systems) -> None:
     """Refuse features of channels that simulated sets do not have."""
     for name, made in recipe.options.corpus.simulated.items():
         number = made.num_channels
-        for frames in recipe.extracted_frames:
+        for frames in recipe.extracted.values():
             options = frames.options
             if options.channels is None:
                 continue

@@ -70,10 +70,9 @@ class Recipe(Systems):
             return [f"{self.options.gmm.lang}/words.txt"]
         return [self.language.lexicon]
 
-    def references(self, split: str) -> str:
-        """Return the cuts of a set that is scored: of what has features."""
-        folder = "features" if self.has_audio(split) else "corpus"
-        return f"{self.results}/{folder}/{split}/cuts.jsonl.gz"
+    def scored_features(self, split: str) -> list[str]:
+        """Return the features whose utterances are scored, of a set with audio."""
+        return [self.gmm_frames.stored(split)] if self.has_audio(split) else []
 
     def check_definitions(self) -> None:
         """Refuse networks and extractors that cannot be made as the recipe says.
@@ -86,7 +85,7 @@ class Recipe(Systems):
         """
         if find_spec("torch") is None or find_spec("lhotse") is None:
             return
-        for frames in self.extracted_frames:
+        for frames in self.extracted.values():
             frames.check_extractor()
         for network in self.networks.values():
             network.check_extractor()

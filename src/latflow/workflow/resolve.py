@@ -21,6 +21,7 @@ from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.frame_networks import FrameNetwork
 from latflow.workflow.frames import (
+    OF_GMMS,
     ExtractedFrames,
     Frames,
     Hdf5Frames,
@@ -60,7 +61,7 @@ class Systems(Sets):
             UserError: names the key, and what may stand there.
         """
         sets = Sets(options)
-        gmm_frames = ExtractedFrames(options.results, None, options.features)
+        gmm_frames = ExtractedFrames(options.results, OF_GMMS, options.features)
         gmms = resolve_gmms(options, gmm_frames)
         if gmm_frames.is_lhotse and options.gmm.import_ is not None:
             raise UserError(
@@ -81,7 +82,7 @@ class Systems(Sets):
         Raises:
             UserError: names the key.
         """
-        for frames in self.extracted_frames:
+        for frames in self.extracted.values():
             frames.check()
         for network in self.networks.values():
             network.check()
@@ -149,20 +150,15 @@ class Systems(Sets):
         packaged = self.options.package.systems
         return [name for name in packaged if not self.systems[name].is_adapted]
 
+    @cached_property
+    def extracted(self) -> dict[str, ExtractedFrames]:
+        """Features that are computed of audio by name, first those of GMM systems."""
+        every = [self.gmm_frames, *self.streams.values()]
+        return {f.name: f for f in every if isinstance(f, ExtractedFrames)}
+
     def extracted_streams(self, *, stored: bool) -> list[str]:
         """Return names of features of audio that are stored, or computed when read."""
-        return [
-            name
-            for name, frames in self.streams.items()
-            if isinstance(frames, ExtractedFrames) and frames.is_stored is stored
-        ]
-
-    @property
-    def extracted_frames(self) -> list[ExtractedFrames]:
-        """Features that are computed of audio, first those of GMM systems."""
-        named = self.streams.values()
-        found = [frames for frames in named if isinstance(frames, ExtractedFrames)]
-        return [self.gmm_frames, *found]
+        return [n for n, frames in self.extracted.items() if frames.is_stored is stored]
 
     @property
     def rescorings(self) -> dict[str, RescoreOptions]:
@@ -285,12 +281,10 @@ def _resolve_streams(
     """Return the features that networks may read beside those of GMM systems."""
     nnet, results = options.nnet, options.results
     found: dict[str, Frames] = {}
+    if OF_GMMS in gmms:
+        _check_new_name(f"gmm.systems.{OF_GMMS}", OF_GMMS, set())
     for name, stream in nnet.features.items():
-        if name in gmms:
-            raise UserError(
-                f"configuration nnet.features.{name}: a GMM system has this name",
-                remedy="give the features another",
-            )
+        _check_new_name(f"nnet.features.{name}", name, {*gmms})
         found[name] = ExtractedFrames(results, name, stream)
     for name, ivectors in nnet.ivectors.items():
         _check_new_name(f"nnet.ivectors.{name}", name, {*gmms, *found})
@@ -351,6 +345,11 @@ def _check_side(
 
 def _check_new_name(key: str, name: str, taken: set[str]) -> None:
     """Refuse features with the name of others."""
+    if name == OF_GMMS:
+        raise UserError(
+            f"configuration {key}: the features of all GMM systems have this name",
+            remedy="give these another",
+        )
     if name in taken:
         raise UserError(
             f"configuration {key}: a GMM system or other features have this name",

@@ -56,7 +56,7 @@ class TrainingData:
     def _stream(self) -> Stream | None:
         """Options of the features, where they are of `nnet.features`."""
         frames = self.frames
-        is_stream = isinstance(frames, ExtractedFrames) and frames.name is not None
+        is_stream = isinstance(frames, ExtractedFrames) and not frames.is_of_gmms
         return frames.options if is_stream else None  # type: ignore[return-value]
 
     def _check_simulation(self) -> None:

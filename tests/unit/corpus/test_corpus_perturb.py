@@ -12,10 +12,10 @@ from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisio
 from latflow.corpus.options import PerturbationOptions
 from latflow.corpus.perturb import perturb_corpus
 from latflow.errors import UserError
-from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames, prepare_live_features
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import NoCmvn, StreamOptions
 
 SPEEDS = (0.9, 1.0, 1.1)
@@ -93,9 +93,7 @@ def test_features_of_networks_follow_the_volume_and_others_do_not(perturbed, tmp
     how = {"options": options, "max_skipped_fraction": 0}
     for name, volumes in (("plain", False), ("loud", True)):
         extract_features(cuts_file, tmp_path / name, threads=1, volumes=volumes, **how)
-        normalize_features(
-            tmp_path / name / "cuts.jsonl.gz", tmp_path / f"{name}_f", cmvn=NoCmvn()
-        )
+        compute_cmvn(tmp_path / name, tmp_path / f"{name}_f", cmvn=NoCmvn())
     prepare_live_features(cuts_file, tmp_path / "live", **how)
     plain, loud = (FrameStore.load(tmp_path / f"{n}_f") for n in ("plain", "loud"))
     live = LiveFrames(tmp_path / "live")

@@ -15,11 +15,18 @@ def results(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(value) + "\n")
 
-    put("frames/train/meta.json", {"num_frames": 720_000, "frame_shift": 0.01})
-    put("frames/dev/meta.json", {"num_frames": 36_000, "frame_shift": 0.01})
+    put(
+        "streams/gmm/frames/train/meta.json",
+        {"num_frames": 720_000, "frame_shift": 0.01},
+    )
+    put("streams/gmm/frames/dev/meta.json", {"num_frames": 36_000, "frame_shift": 0.01})
     measured = {"s": 100.0, "cpu_time": 150.0, "max_rss": 500.0, "io_in": 1.0}
     put("benchmarks/train_mono/mono.jsonl", {**measured, "io_out": 2.5})
-    inputs = ["lang/L.fst", "frames/train/meta.json", "frames/dev/meta.json"]
+    inputs = [
+        "lang/L.fst",
+        "streams/gmm/frames/train/meta.json",
+        "streams/gmm/frames/dev/meta.json",
+    ]
     record = {"wildcards": {"system": "mono"}, "inputs": inputs, "cpu_seconds": 180.0}
     put("provenance/train_mono/mono.json", {**record, "gpu_share": 0.25})
     put("benchmarks/score_wer/mono.dev.jsonl", {**measured, "s": 10.0})

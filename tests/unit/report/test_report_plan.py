@@ -119,17 +119,18 @@ def results(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(value) + "\n")
 
-    put("frames/train/meta.json", {"num_frames": 36_000, "frame_shift": 0.01})
-    put("frames/train/frames.bin", "x" * 1000)
+    frames = "streams/gmm/frames/train/meta.json"
+    put(frames, {"num_frames": 36_000, "frame_shift": 0.01})
+    put("streams/gmm/frames/train/frames.bin", "x" * 1000)
     lexicon = tmp_path / "lexicon.txt"
     lexicon.write_text("a " * 2048)
     jobs = {
         ("make_lang", "lang"): ([str(lexicon)], {"lang/L.fst": {"bytes": 8192}}, {}),
-        ("normalize_features", "train"): (
-            [], {"frames/train/meta.json": {"bytes": 24}}, {"split": "train"},
+        ("compute_cmvn", "train"): (
+            [], {frames: {"bytes": 24}}, {"split": "train"},
         ),
         ("align", "mono"): (
-            ["lang/L.fst", "frames/train/meta.json"], {"align/ali": {"bytes": 4}}, {},
+            ["lang/L.fst", frames], {"align/ali": {"bytes": 4}}, {},
         ),
     }  # fmt: skip
     for (rule, job), (inputs, outputs, wildcards) in jobs.items():
@@ -143,7 +144,7 @@ def results(tmp_path):
 def test_figures_of_a_run_join_the_packaged_ones(results):
     found = read_figures(results).set_index("rule")
     assert found.loc["make_lang", "input_mib"] == pytest.approx(4096 / 2**20)
-    features = found.loc["normalize_features"]
+    features = found.loc["compute_cmvn"]
     assert features["audio_hours"] == pytest.approx(0.1)
     assert features["disk_mib"] > 1000 / 2**20  # what it did not declare, too
     assert found.loc["align", "audio_hours"] == pytest.approx(0.1)

@@ -16,8 +16,8 @@ from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
-from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import ExtractionOptions, SpeakerCmvn
 from latflow.files import file_digest
 from latflow.gmm.alignment import align_gmm
@@ -116,7 +116,7 @@ def test_adapted_package_aligns_as_its_system_does(corpus, adapted):
         corpus / "corpus/cuts.jsonl.gz", corpus / "feats", options=extraction,
         threads=1, **limit,
     )  # fmt: skip
-    normalize_features(corpus / "feats/cuts.jsonl.gz", corpus / "frames", cmvn=cmvn)
+    compute_cmvn(corpus / "feats", corpus / "frames", cmvn=cmvn)
     align_gmm(
         SetJob(
             frames_dir=corpus / "frames",

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
-from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features, on_device
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames, _Wanted, prepare_live_features
+from latflow.features.normalization import compute_cmvn
 from latflow.features.options import StreamOptions
 from latflow.options import read_options
 from latflow.training.batches import Batch, Targets, open_batches
@@ -69,7 +69,7 @@ def test_live_features_are_the_stored_ones(
     extract_features(
         cuts, tmp_path / "e", options=options, threads=1, max_skipped_fraction=1
     )
-    normalize_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", cmvn=options.cmvn)
+    compute_cmvn(tmp_path / "e", tmp_path / "f", cmvn=options.cmvn)
     prepare_live_features(
         cuts, tmp_path / "live", options=options, max_skipped_fraction=1
     )
@@ -114,7 +114,7 @@ def test_batches_of_live_and_stored_features_agree(
     extract_features(
         cuts, tmp_path / "e", options=features, threads=1, max_skipped_fraction=1
     )
-    normalize_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", cmvn=features.cmvn)
+    compute_cmvn(tmp_path / "e", tmp_path / "f", cmvn=features.cmvn)
     prepare_live_features(
         cuts, tmp_path / "live", options=features, max_skipped_fraction=1
     )
@@ -221,8 +221,8 @@ def test_channels_stand_side_by_side(
             threads=1,
             max_skipped_fraction=0,
         )
-        (cut,) = CutSet.from_file(tmp_path / f"{name} stored/cuts.jsonl.gz")
-        np.testing.assert_array_equal(cut.load_features(), found[name])
+        stored = FrameStore.load(tmp_path / f"{name} stored")
+        np.testing.assert_array_equal(stored.frames(0), found[name])
         (together,) = on_device(live._extractor, [live._read(_Wanted(0), None)])
         np.testing.assert_allclose(together, found[name], rtol=1e-4, atol=1e-4)
     wanted = np.concatenate([found["own"], found["first"]], 1)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from reference.training_data_naive import data_of
 
-from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.frames import FeatureStore, FrameStore, FrameWriter
+from latflow.features.normalization import compute_cmvn
+from latflow.features.options import SlidingCmvn, SpeakerCmvn
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
 from latflow.training.batches import BatchSource, Targets
@@ -118,6 +120,24 @@ def test_batches_are_the_same_bits_without_calls_of_linux(
     cached = source(data, "mean_variance", cache_mb=BUDGET_MB)
     assert bits(cached) == expected
     assert cached.take_statistics()["cache"]["dropped_mb"] > 8
+
+
+def test_normalization_by_windows_asks_for_whole_utterances(tmp_path: Path) -> None:
+    with FrameWriter(tmp_path / "all", dim=DIM, kind=FeatureStore) as writer:
+        for name in "abc":
+            writer.append(name, "s", "", np.ones((FRAMES, DIM), np.float32))
+    asked: list[tuple[int, int]] = []
+
+    class Budget(PageBudget):
+        def hold(self, array: np.ndarray, first: np.ndarray, last: np.ndarray) -> int:
+            asked.append((int(first[0]), int(last[0])))
+            return super().hold(array, first, last)
+
+    for cmvn in (SlidingCmvn(), SpeakerCmvn()):
+        compute_cmvn(tmp_path / "all", tmp_path / cmvn.type, cmvn=cmvn)
+        reader = StoreReader(FrameStore.load(tmp_path / cmvn.type))
+        reader.hold(Budget(10**7), *np.array([[1], [50], [80]]))
+    assert asked == [(FRAMES, 2 * FRAMES), (FRAMES + 50, FRAMES + 130)]
 
 
 def test_pages_stay_within_the_budget(data: Path) -> None:

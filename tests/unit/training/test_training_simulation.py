@@ -373,5 +373,7 @@ def test_dev_is_left_alone_and_stored_features_are_refused(folder, tmp_path):
     with FrameWriter(tmp_path, dim=2, frame_shift=0.01) as writer:
         writer.append("u", "s", "x", np.zeros((5, 2), np.float32))
     source = BatchSource(StoreReader(FrameStore.load(tmp_path)), Targets(), data)
-    with pytest.raises(UserError, match="stored features cannot be simulated"):
+    with pytest.raises(
+        UserError, match="data.simulation is for features that are computed"
+    ):
         source.epoch(0)
