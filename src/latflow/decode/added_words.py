@@ -75,6 +75,7 @@ class Boundaries:
         cost: float32[B], of beginning a word there: of leaving the phone, and of no
             silence.
         leaving: float32[B], the part of it that is the phone's.
+        num_arcs: int64[B], that leave the state.
         self_loop_scale: that the graph was made with.
     """
 
@@ -82,13 +83,14 @@ class Boundaries:
     phone: np.ndarray
     cost: np.ndarray
     leaving: np.ndarray
+    num_arcs: np.ndarray
     self_loop_scale: float
 
     def behind(self, phone: int) -> tuple[int, float]:
         """Return the number of the state that follows a word with this last phone.
 
-        Where no word of HCL ends with it, the start state has to do. Of several states
-        some come when silence, or backing off, has been chosen: there, words cost less.
+        Where no word of HCL ends with it, the start state has to do. Of several states,
+        that with most arcs: in others, silence or none has been chosen before.
 
         Returns:
             (number; what its arcs cost too much, or too little, for a path that comes
@@ -98,7 +100,7 @@ class Boundaries:
         if not len(found):
             found = np.flatnonzero(self.phone == _NO_PHONE)
         own = self.cost - self.leaving
-        at = int(found[np.argmax(own[found])])
+        at = int(found[np.argmax(self.num_arcs[found])])
         return at, float(own[at]) - self.common_cost
 
     @cached_property
@@ -108,6 +110,17 @@ class Boundaries:
         most = np.full(int(self.phone.max()) + 1, -np.inf, np.float32)
         np.maximum.at(most, self.phone, own)
         return float(np.median(most[np.isfinite(most)]))
+
+    @cached_property
+    def end_cost(self) -> float:
+        """What the end of a word costs.
+
+        The choice between silence and none is paid when the next word begins, or, in
+        HCL that is determinized in the tropical semiring, by the last phone. In the
+        start state, where no word has ended, it is paid in any case.
+        """
+        start = float(self.cost[self.phone == _NO_PHONE].max())
+        return start - self.common_cost
 
 
 # -- boundaries --------------------------------------------------------------------
@@ -157,6 +170,7 @@ def find_boundaries(
         phone[states],
         cost[states],
         leaving[states],
+        np.diff(hcl.arc_begin)[states],
         float(scale),
     )
 
@@ -166,9 +180,9 @@ def _entry_costs(
 ) -> np.ndarray:
     """Return what words cost in common where any of them may begin.
 
-    HCL is determinized in the log semiring: an arc to several words has the sum of
-    their probabilities, so that the arcs of a state show what a word costs there beyond
-    its own: leaving the phone before, and no silence.
+    That is leaving the phone before, and no silence: the median of the arcs of a state
+    into the lexicon. Where HCL is determinized in the log semiring, as Vosk's, an arc
+    to k words costs ln k less; the form whose arcs are more alike is taken.
 
     Args:
         hcl: its arcs, and
@@ -180,43 +194,43 @@ def _entry_costs(
         float32[S]; inf where no word begins.
     """
     source, target = hcl.sources(), np.asarray(hcl.next_state)
-    chance = np.exp(-np.asarray(hcl.weight, np.float64))
+    weight = np.asarray(hcl.weight)
     is_plain = has_all[source] & (labels != BACK_OFF)
-    begins = np.flatnonzero(is_plain & ((labels >= 0) | ~has_all[target]))
-    first, size = _words_ahead(reachable)
-    is_word = labels[begins] >= 0
-    first = np.where(is_word, labels[begins], first[target[begins]])
-    size = np.where(is_word, 1, size[target[begins]])
-    # An HMM that may begin in several states has an arc to the same words for each.
-    keys = np.stack([source[begins], first])
-    _, once = np.unique(keys, axis=1, return_index=True)
-    own = np.stack(
-        [
-            np.bincount(source[begins], chance[begins], hcl.num_states),
-            np.bincount(source[begins[once]], size[once], hcl.num_states),
-        ]
-    )
-    # Epsilon arcs lead to more, from the HMM that ends.
-    is_bridge = is_plain & (np.asarray(hcl.ilabel) == 0)
-    is_bridge[begins] = False
+    begins = is_plain & ((labels >= 0) | ~has_all[target])
+    size = np.where(labels >= 0, 1, _num_ahead(reachable)[target])[begins]
+    forms = []
+    for values in (weight[begins], weight[begins] + np.log(size)):
+        cost = _medians(source[begins], values, hcl.num_states)
+        forms.append((float(abs(values - cost[source[begins]]).sum()), cost))
+    _, cost = min(forms, key=lambda form: form[0])
+    # Epsilon arcs lead to such states, from the HMM that ends.
+    is_bridge = is_plain & (np.asarray(hcl.ilabel) == 0) & ~np.isfinite(cost)[source]
+    is_bridge &= ~begins
     here, there = source[is_bridge], target[is_bridge]
-    total = own
     for _ in range(_MOST_BRIDGES):
-        through = total[:, there] * np.stack([chance[is_bridge], np.ones(len(here))])
-        total = own + np.stack(
-            [np.bincount(here, values, hcl.num_states) for values in through]
-        )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cost = np.log(total[1]) - np.log(total[0])
-    return np.where(total[1] > 0, cost, np.inf).astype(np.float32)
+        np.minimum.at(cost, here, weight[is_bridge] + cost[there])
+    return cost
 
 
-def _words_ahead(reachable: Reachable) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first label that can come next from each state, and how many can."""
-    begin, ranges = reachable.begin, reachable.ranges
-    first = np.append(ranges[:, 0], 0)[begin[:-1]]
-    sums = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)])[begin]
-    return first[reachable.set_of], np.diff(sums)[reachable.set_of]
+def _medians(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
+    """Return the median of the values of each group, float32[number]; inf: it has none.
+
+    Of an even number, the lower one of the two in the middle.
+    """
+    order = np.lexsort((values, groups))
+    counts = np.bincount(groups, minlength=number)
+    middle = np.cumsum(counts) - counts + (counts - 1) // 2
+    medians = np.full(number, np.inf, np.float32)
+    has_some = counts > 0
+    medians[has_some] = values[order][middle[has_some]]
+    return medians
+
+
+def _num_ahead(reachable: Reachable) -> np.ndarray:
+    """Return how many labels can come next from each state, 1 or more."""
+    sizes = reachable.ranges[:, 1] - reachable.ranges[:, 0] + 1
+    sums = np.concatenate([[0], np.cumsum(sizes)])[reachable.begin]
+    return np.maximum(np.diff(sums), 1)[reachable.set_of]
 
 
 def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
@@ -417,7 +431,8 @@ class _Builder:
             at, moved = self._boundaries.behind(phone)
             boundary = int(self._boundaries.state[at])
             # The arcs have the cost of leaving the HMM that HCL's state is in.
-            more = graph.final[state] - self._boundaries.leaving[at] - moved
+            more = graph.final[state] - self._boundaries.leaving[at]
+            more += self._boundaries.end_cost - moved
             final[state] = hcl.final[boundary] + more
             rows = _rows_of(hcl, boundary, self._hmms.model)
             rows["source"] = state
