@@ -23,7 +23,7 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.sets import simulation_files
-from latflow.workflow.settings import check_keys, nested_values
+from latflow.workflow.settings import check_keys, keep_config, nested_values
 from latflow.workflow.signals import handle_signals
 from snakemake.utils import update_config
 
@@ -90,6 +90,7 @@ onstart:
         recipe.check_definitions()
     except UserError as error:
         raise WorkflowError(str(error)) from None
+    keep_config(config, RESULTS)
     # Snakemake's lock is ours: no other run works here.
     if leftovers := remove_leftovers(RESULTS):
         logger.info(f"Removed {len(leftovers)} outputs that killed jobs left.")

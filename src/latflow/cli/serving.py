@@ -88,7 +88,7 @@ def _load_test(arguments: Arguments) -> int:
     option("--out", "folder to write; <results>/package/<system> by default"),
     flag("--offline", "package a system, too, that cannot be streamed"),
     *RECIPE,
-    example="package chain --configfile mine.yaml",
+    example="package chain mine.yaml",
 )
 def _package(arguments: Arguments) -> None:
     """Write a trained system as a folder that needs nothing else."""

@@ -56,7 +56,7 @@ class PlannedJob(Options):
 
 
 def plan_jobs(
-    recipe: str,
+    recipe: str | None,
     settings: Sequence[str] = (),
     targets: Sequence[str] = (),
     *,
@@ -66,7 +66,7 @@ def plan_jobs(
     """Return the jobs that Snakemake would run here now.
 
     Args:
-        recipe: a file, or the name of a recipe that comes with latflow.
+        recipe: as `latflow.workflow.settings.find_recipe` takes it.
         settings: `KEY=VALUE`, as `snakemake --config` takes them.
         targets: rules or files; the whole experiment by default.
         cores: cores of a node.
