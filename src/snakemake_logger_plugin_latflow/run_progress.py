@@ -29,6 +29,7 @@ from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultForma
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from snakemake_logger_plugin_latflow.refusals import in_one_line
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
@@ -258,7 +259,11 @@ class LogHandler(LogHandlerBase):
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
         """Print a record as it is, count it, or leave it out."""
-        if self._is_plain:
+        line = self._refusal(event, record)
+        if line is not None:
+            with self._screen:
+                self._print(line)
+        elif self._is_plain:
             self._plain.handle(record)
         elif event is not None and event in _TOLD:
             self._note(event, record)
@@ -266,6 +271,13 @@ class LogHandler(LogHandlerBase):
             with self._screen:
                 self._clear()
                 self._plain.handle(record)
+
+    def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
+        """Return what Snakemake refuses in a line of ours, where there is one."""
+        settings = self.common_settings
+        if event != LogEvent.ERROR or settings.verbose or settings.debug_dag:
+            return None
+        return in_one_line(str(getattr(record, "exception", "")), record.getMessage())
 
     def close(self) -> None:
         """Leave the terminal as a line of its own."""

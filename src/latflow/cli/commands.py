@@ -95,6 +95,7 @@ RECIPE = (
         "--config",
         "settings that override the recipe's, e.g. corpora=../shared/corpora",
         [],
+        action="extend",
         nargs="*",
         metavar="KEY=VALUE",
     ),
@@ -229,17 +230,18 @@ class CommandParser(argparse.ArgumentParser):
         self.late: list[LateOptions] = []
         self.rest: str | None = None
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, *given: Any, **keywords: Any) -> Any:
         """Add the late options, then parse."""
         while self.late:
             for argument, settings in self.late.pop(0)():
                 self.add_argument(argument, **settings)
+        args = given[0] if given else None
         if self.rest is not None and args and args[0] not in {"-h", "--help"}:
             # argparse keeps options that begin a line from an argument of all the rest
             found = argparse.Namespace(**self._defaults)
             setattr(found, self.rest, list(args))
             return found, []
-        found, rest = super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(*given, **keywords)
         if getattr(found, "recipe", "") is None and rest and rest[0][:1] != "-":
             found.recipe = rest.pop(0)  # behind an option, which argparse overlooks
             if hasattr(found, "targets"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -63,7 +64,12 @@ def _init(arguments: Arguments) -> None:
 )
 def _run(arguments: Arguments) -> None:
     """Run a recipe by Snakemake in this folder; results are in results/<experiment>."""
-    from latflow.workflow.settings import find_recipe, give_cache, workflow_folder
+    from latflow.workflow.settings import (
+        find_recipe,
+        give_cache,
+        recipe_and_targets,
+        workflow_folder,
+    )
 
     give_cache()
     snakefile = workflow_folder() / "Snakefile"
@@ -71,7 +77,9 @@ def _run(arguments: Arguments) -> None:
     for name, keywords in RECIPE[1:]:
         parser.add_argument(name, **keywords)
     given, further = parser.parse_known_args(arguments.further)
-    given.recipe = further.pop(0) if further and further[0][0] != "-" else None
+    words = list(itertools.takewhile(lambda word: word[:1] != "-", further))
+    given.recipe, targets = recipe_and_targets(words)
+    further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)
     # Options last: `--config` takes what follows it, up to the next option.
@@ -141,16 +149,14 @@ def _write(text: str, out: str | None) -> None:
 
 @COMMANDS.command("show", *RECIPE)
 def _show(arguments: Arguments) -> None:
-    """Print the WER table, of what is scored so far, and the report's path."""
-    from latflow.scoring.results import format_rates, read_rates
+    """Print the WER table of what is scored so far, and what to do with it."""
+    from latflow.report.outcome import tell_outcome
 
     folder = results_folder(arguments)
-    table, report = read_rates(folder), folder / "report.html"
-    if table is None:
+    told = tell_outcome(folder)
+    if not told:
         raise UserError("no results yet", file=folder, remedy="latflow run does it")
-    sys.stdout.write(f"{format_rates(table)}\n\n")
-    if report.is_file():
-        sys.stdout.write(f"report: {report.resolve()}\n")
+    sys.stdout.write(told)
 
 
 @COMMANDS.command(
@@ -269,7 +275,11 @@ def _plan(arguments: Arguments) -> None:
     from latflow.workflow.amounts import split_amounts
     from latflow.workflow.job_graph import plan_jobs
     from latflow.workflow.machine import capacity
-    from latflow.workflow.settings import give_cache, nested_setting
+    from latflow.workflow.settings import (
+        give_cache,
+        nested_setting,
+        recipe_and_targets,
+    )
 
     give_cache()
     cores = os.cpu_count() or 1 if arguments.cores is None else arguments.cores
@@ -279,6 +289,9 @@ def _plan(arguments: Arguments) -> None:
     earlier = sorted(path.parent for path in Path().glob("results/*/benchmarks"))
     figures = all_figures(arguments.runs or earlier)
     settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
+    words = [word for word in (arguments.recipe, *arguments.targets) if word]
+    if not arguments.configfile:
+        arguments.recipe, arguments.targets = recipe_and_targets(words)
     recipe = read_recipe(arguments)
     hours = _numbers("--hours", arguments.hours)
     utterances = _numbers("--utterances", arguments.utterances)

@@ -7,6 +7,7 @@ exactly as Snakemake reads them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -155,6 +156,21 @@ def check_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> None
                 f"-o {override}: the recipe has no system {name} in {section}.systems",
                 remedy=f"choose from: {known}",
             )
+
+
+def recipe_and_targets(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the recipe that words name first, if they do, and the targets behind it.
+
+    In a folder with a recipe the first word may be a target.
+    """
+    first = next(iter(words), None)
+    if first is None or not Path(RECIPE).is_file():
+        return first, list(words[1:])
+    is_named = Path(first).suffix in {".yaml", ".yml", ".json"}
+    if not (is_named or Path(first).suffix):
+        with contextlib.suppress(UserError):
+            is_named = bool(find_recipe(first))
+    return (first, list(words[1:])) if is_named else (None, list(words))
 
 
 def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
