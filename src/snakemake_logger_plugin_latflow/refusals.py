@@ -21,6 +21,7 @@ _HEAD = re.compile(r"\w+(?: in (?:rule|file) [^\n]*)?:\n")  # WorkflowError in f
 _TRACE = re.compile(r"\n\s+File \"[^\n]*")
 _RULE = re.compile(r"Missing input files for rule (\w+):")
 _FILES = re.compile(r"affected files:\n((?:\s+\S[^\n]*\n?)+)")
+_OURS = re.compile(r"error: [^\n]+")
 _MADE = re.compile(r"No rule to produce (.+?) \(if you use input functions")
 
 
@@ -101,9 +102,15 @@ def _workflow_error(said: str) -> str:
     return text if text.startswith("error: ") else f"error: {text}"
 
 
+def _input_function(said: str) -> str | None:
+    found = _OURS.search(said)  # what a rule's function refuses
+    return found and found[0]
+
+
 _WORDS: dict[str, Callable[[str], str | None]] = {
     "MissingInputException": _missing_input,
     "MissingRuleException": _missing_rule,
     "LockException": _lock,
+    "InputFunctionException": _input_function,
     "WorkflowError": _workflow_error,
 }

@@ -91,6 +91,7 @@ class Progress:
         self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
         self._done = 0.0  # usual seconds of ended jobs
+        self._most = 0.0  # share that has been told: it never goes back
         # Of each job, the share that an earlier run has done: it took no time of ours.
         self._before: dict[int, tuple[str, float]] = {}
 
@@ -98,6 +99,7 @@ class Progress:
         """Begin a run of so many jobs by rule."""
         self._all = Counter({rule: n for rule, n in jobs.items() if rule != "total"})
         self._left = self._all.copy()
+        self._most = 0.0
         self._begin = self._now()
 
     def start(
@@ -145,7 +147,9 @@ class Progress:
                 running += min(0.9 * usual, self._now() - job.begun)
             else:
                 running += usual * share
-        return min(1.0, (self._done + running) / self._total) if self._total else 1.0
+        share = (self._done + running) / self._total if self._total else 1.0
+        self._most = max(self._most, min(1.0, share))
+        return self._most
 
     @property
     def _total(self) -> float:

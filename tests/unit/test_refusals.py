@@ -50,6 +50,12 @@ def test_faults_of_a_recipe_are_told_without_places_in_the_workflow():
     )
 
 
+def test_what_a_function_of_a_rule_refuses_is_told_without_its_trace():
+    said = "InputFunctionException:\n  WorkflowError:\n    error: no\nTraceback:"
+    assert in_one_line("InputFunctionException", said) == "error: no"
+    assert in_one_line("InputFunctionException", "KeyError: 'x'") is None
+
+
 def test_a_lock_names_the_run_that_holds_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = in_one_line("LockException", "")

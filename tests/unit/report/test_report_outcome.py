@@ -25,10 +25,23 @@ RECIPE = {
 @pytest.fixture
 def results(tmp_path):
     """Results of three systems; dev is best with tri3, then with tri1."""
+    rest = ["100", "10", "1", "10", "0", "0.00", "9.00"]
     rows = [
-        [system, each, f"{wrong}.00", "0", "0", str(wrong), "100", "10", "1"]
-        + ["10", "0.0", "0.00", "9.00"]
-        for system, wrong in (("mono", 9), ("tri1", 5), ("tri3", 2))
+        [
+            system,
+            each,
+            f"{n}.00",
+            "0",
+            "0",
+            f"{n}",
+            "100",
+            "10",
+            "1",
+            "10",
+            "0",
+            *interval,
+        ]
+        for system, n in (("mono", 9), ("tri1", 5), ("tri3", 2))
         for each in ("dev", "test")
     ]
     lines = ["\t".join(row) for row in ([*COLUMNS], *rows)]
