@@ -40,7 +40,6 @@ models: env  ## Vosk and a small model of it, Korean, 90 MB (MODELS=folder), for
 # Its jobs are many and small: rather several side by side than one on all cores.
 demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed
 	$(BIN)/snakemake --cores $(CORES) --max-threads 1
-	@$(BIN)/latflow show results/demo
 	@set -- results/demo/corpus/test/audio/*.flac; \
 	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \
 	  $(BIN)/latflow transcribe results/demo/package/chain "$$1"

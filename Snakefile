@@ -79,3 +79,7 @@ rule all:
             "<results>/transcribe/{transcription}/recordings.tsv",
             transcription=recipe.options.transcribe,
         ),
+
+
+# What a misspelt target is compared with.
+refusals.TARGETS[:] = [rule.name for rule in workflow.rules if not rule.output]

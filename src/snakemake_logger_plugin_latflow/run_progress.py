@@ -29,6 +29,7 @@ from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultForma
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from snakemake_logger_plugin_latflow.refusals import in_one_line
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
@@ -90,6 +91,7 @@ class Progress:
         self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
         self._done = 0.0  # usual seconds of ended jobs
+        self._most = 0.0  # share that has been told: it never goes back
         # Of each job, the share that an earlier run has done: it took no time of ours.
         self._before: dict[int, tuple[str, float]] = {}
 
@@ -97,6 +99,7 @@ class Progress:
         """Begin a run of so many jobs by rule."""
         self._all = Counter({rule: n for rule, n in jobs.items() if rule != "total"})
         self._left = self._all.copy()
+        self._most = 0.0
         self._begin = self._now()
 
     def start(
@@ -144,7 +147,9 @@ class Progress:
                 running += min(0.9 * usual, self._now() - job.begun)
             else:
                 running += usual * share
-        return min(1.0, (self._done + running) / self._total) if self._total else 1.0
+        share = (self._done + running) / self._total if self._total else 1.0
+        self._most = max(self._most, min(1.0, share))
+        return self._most
 
     @property
     def _total(self) -> float:
@@ -258,7 +263,11 @@ class LogHandler(LogHandlerBase):
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
         """Print a record as it is, count it, or leave it out."""
-        if self._is_plain:
+        line = self._refusal(event, record)
+        if line is not None:
+            with self._screen:
+                self._print(line)
+        elif self._is_plain:
             self._plain.handle(record)
         elif event is not None and event in _TOLD:
             self._note(event, record)
@@ -266,6 +275,13 @@ class LogHandler(LogHandlerBase):
             with self._screen:
                 self._clear()
                 self._plain.handle(record)
+
+    def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
+        """Return what Snakemake refuses in a line of ours, where there is one."""
+        settings = self.common_settings
+        if event != LogEvent.ERROR or settings.verbose or settings.debug_dag:
+            return None
+        return in_one_line(str(getattr(record, "exception", "")), record.getMessage())
 
     def close(self) -> None:
         """Leave the terminal as a line of its own."""

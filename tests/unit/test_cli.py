@@ -10,8 +10,9 @@ import pytest
 import soundfile
 import yaml
 
-from latflow.cli.main import main
+from latflow.cli.main import _parser, main
 from latflow.provenance import PACKAGE_ROOT
+from latflow.workflow.settings import keep_config
 
 
 def run(capsys, *arguments):
@@ -103,6 +104,7 @@ def test_bash_completes_commands_options_and_values(capsys, tmp_path):
         "latflow forward --form ": ["ark", "hdf5", "lhotse"],
         "latflow run digits": ["digits", "digits.txt"],
         "latflow config --configfile dem": ["demo"],
+        "latflow doctor dem": ["demo"],
         "latflow ngram text": [],
     }
     for line, wanted in asked.items():
@@ -170,10 +172,83 @@ def test_run_prints_what_it_does_and_does_it(tmp_path):
     assert "train_mono" in said
 
 
-def test_run_takes_one_recipe(capsys):
-    status, _, err = run(capsys, "run", "demo", "-n", "--configfile", "other.yaml")
+@pytest.mark.parametrize("command", [["run"], ["doctor"], ["plan"], ["show"]])
+def test_a_command_takes_one_recipe(capsys, command):
+    status, _, err = run(capsys, *command, "demo", "--configfile", "other.yaml")
     assert status == 1
-    assert "named already" in err
+    assert "two recipes are named: demo and other.yaml" in err
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Be in a folder with a recipe, and results of a run with a setting."""
+    monkeypatch.chdir(tmp_path)
+    source = {"type": "synthetic", "speakers": 2, "utterances": 4}
+    recipe = {
+        "experiment": "mine",
+        "corpus": {"train": source, "dev": source, "test": {"test": source}},
+        "gmm": {"systems": {"mono": {"type": "mono"}}},
+        "lm": {"type": "text"},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    keep_config({**recipe, "seed": 7}, "results/mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "seed"),
+    [
+        ((), 1),
+        (("recipe.yaml",), 1),
+        ((".",), 1),
+        (("--configfile", "recipe.yaml"), 1),
+        (("results/mine",), 7),
+        (("results/mine", "--configfile", "recipe.yaml"), 1),
+        (("-o", "seed=3", "recipe.yaml"), 3),
+    ],
+)
+def test_an_experiment_is_named_by_recipe_folder_or_results(capsys, mine, words, seed):
+    status, out, err = run(capsys, "config", *words)
+    assert (status, err) == (0, "")
+    assert yaml.safe_load(out)["seed"] == seed
+
+
+@pytest.mark.parametrize("words", [(), ("recipe.yaml",), ("results/mine",)])
+def test_results_are_found_by_recipe_or_folder(capsys, mine, words):
+    assert "results/mine: no results yet" in run(capsys, "show", *words)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe", "further"),
+    [
+        ((), "recipe.yaml", []),
+        (("-n",), "recipe.yaml", ["-n"]),
+        (("-n", "--cores", "2"), "recipe.yaml", ["-n", "--cores", "2"]),
+        (("results/mine", "gmm_mono"), "results/mine/config.yaml", ["gmm_mono"]),
+        (("--configfile", "recipe.yaml", "-n"), "recipe.yaml", ["-n"]),
+        ((".", "all", "-n"), "recipe.yaml", ["all", "-n"]),
+    ],
+)
+def test_run_finds_the_recipe_of_the_folder(monkeypatch, mine, words, recipe, further):
+    given = []
+    monkeypatch.setattr(os, "execv", lambda _, command: given.extend(command))
+    main(["run", *words])
+    assert given[3:-4] == further
+    assert given[-2:] == ["--configfile", recipe]
+
+
+def test_plan_and_package_take_the_recipe_behind_options(mine):
+    arguments = _parser().parse_args(["plan", "--nodes", "2", "recipe.yaml", "gmm"])
+    assert (arguments.recipe, arguments.targets) == ("recipe.yaml", ["gmm"])
+    arguments = _parser().parse_args(["package", "chain", "--offline", "recipe.yaml"])
+    assert (arguments.system, arguments.recipe) == ("chain", "recipe.yaml")
+
+
+def test_without_a_recipe_nothing_is_examined(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in ("doctor", "run", "show", "plan"):
+        status, out, err = run(capsys, command)
+        assert (status, out) == (1, "")
+        assert err.startswith("error: no recipe.yaml is in this folder - name a file")
 
 
 def test_misspelt_setting_is_one_line(capsys, in_repository):
@@ -192,7 +267,7 @@ def test_missing_recipe_is_one_line(capsys, tmp_path):
 def test_show_before_any_run_says_what_to_do(capsys, tmp_path):
     status, _, err = run(capsys, "show", tmp_path)
     assert status == 1
-    assert "no results yet - run snakemake first" in err
+    assert "no results yet - latflow run does it" in err
 
 
 def test_model_info_prints_what_gmm_info_prints(capsys, golden):

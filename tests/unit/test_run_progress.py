@@ -84,6 +84,19 @@ def test_a_training_counts_by_its_share_of_epochs(progress):
     assert progress.share == 0.5
 
 
+def test_the_share_never_goes_back(progress):
+    told = {"share": None}
+    progress.start(1, "train", "Train net", lambda: told["share"])
+    progress.clock.time = 80.0
+    assert progress.share == pytest.approx(0.4)
+    told["share"] = 0.1  # slower than usual, as the training tells by now
+    assert progress.share == pytest.approx(0.4)
+    progress.start(1, "train", "Train net")  # again, after a failure
+    assert progress.share == pytest.approx(0.4)
+    progress.end(1)
+    assert progress.share == 0.5
+
+
 def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
     log = tmp_path / "results/x/logs/train_network/net.log"
     assert share_of_training(log) is None

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.provenance import PACKAGE_ROOT
 from latflow.workflow.recipe import Recipe
@@ -17,6 +18,7 @@ from latflow.workflow.settings import (
     nested_setting,
     nested_values,
     read_config,
+    recipe_and_targets,
 )
 
 RECIPE = """
@@ -191,13 +193,39 @@ def test_dotted_keys_of_config_point_to_overrides(tmp_path):
 
 
 def test_all_of_several_config_options_count(tmp_path, monkeypatch):
-    from latflow.cli.experiment import _with_overrides
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("experiment: a\n")
+    run = []
+    monkeypatch.setattr(os, "execv", lambda _, command: run.extend(command))
+    main(["run", "gmm", "--config", "seed=1", "-n", "--config", "x=2", "y=3"])
+    assert run[3:9] == ["gmm", "-n", "--config", "seed=1", "x=2", "y=3"]
 
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("experiment: a\n")
-    given = ["gmm", "--config", "seed=1", "-n", "--config", "x=2", "y=3"]
-    merged = ["gmm", "-n", "--config", "seed=1", "x=2", "y=3"]
-    assert _with_overrides(recipe, given, []) == merged
+
+@pytest.mark.parametrize(
+    ("words", "recipe", "targets"),
+    [
+        ([], None, []),
+        (["gmm_mono"], None, ["gmm_mono"]),
+        (["corpus"], None, ["corpus"]),  # a folder without a recipe is here, too
+        (["results/x/wer.tsv"], None, ["results/x/wer.tsv"]),
+        (["recipe.yaml", "gmm"], "recipe.yaml", ["gmm"]),
+        (["absent.yaml", "gmm"], "absent.yaml", ["gmm"]),
+        (["demo", "gmm"], "demo", ["gmm"]),
+        ([".", "gmm"], ".", ["gmm"]),
+    ],
+)
+def test_in_a_folder_with_a_recipe_the_first_word_may_be_a_target(
+    tmp_path, monkeypatch, words, recipe, targets
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("experiment: a\n")
+    (tmp_path / "corpus").mkdir()
+    assert recipe_and_targets(words) == (recipe, targets)
+
+
+def test_elsewhere_the_first_word_is_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recipe_and_targets(["gmm", "lm"]) == ("gmm", ["lm"])
 
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null"])

@@ -23,9 +23,10 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.sets import simulation_files
-from latflow.workflow.settings import check_keys, nested_values
+from latflow.workflow.settings import check_keys, keep_config, nested_values
 from latflow.workflow.signals import handle_signals
 from snakemake.utils import update_config
+from snakemake_logger_plugin_latflow import refusals
 
 if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
     os.environ.update(PYTHONPATH=str(search_path()))
@@ -90,11 +91,30 @@ onstart:
         recipe.check_definitions()
     except UserError as error:
         raise WorkflowError(str(error)) from None
+    keep_config(config, RESULTS)
     # Snakemake's lock is ours: no other run works here.
     if leftovers := remove_leftovers(RESULTS):
         logger.info(f"Removed {len(leftovers)} outputs that killed jobs left.")
     if workflow.local_exec:
         fork_server.start()
+
+
+onsuccess:
+    # Not above: jobs, which read this file too, need no pandas.
+    from latflow.report.outcome import tell_outcome
+
+    sys.stdout.write(tell_outcome(RESULTS, recipe))
+    sys.stdout.flush()
+
+
+def packages_asked_for(wildcards):
+    """Packages of the recipe, for the target that asks for nothing else."""
+    if not (systems := recipe.options.package.systems):
+        raise WorkflowError(
+            "error: the recipe packages no system - name one in package.systems, or "
+            "package one by itself: latflow package SYSTEM"
+        )
+    return [f"{RESULTS}/package/{system}/package.json" for system in systems]
 
 
 SPLITS = ["full", *recipe.splits, *recipe.training_sets[1:]]

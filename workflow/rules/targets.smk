@@ -86,10 +86,7 @@ rule report:
 
 rule package:
     input:
-        expand(
-            "<results>/package/{system}/package.json",
-            system=recipe.options.package.systems,
-        ),
+        packages_asked_for,
 
 
 rule capacity:

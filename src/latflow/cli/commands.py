@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+from latflow.errors import UserError
 
 if TYPE_CHECKING:
     from latflow.options import Options
@@ -82,17 +85,17 @@ OVERRIDE = (
     },
 )
 
-#: Options that name an experiment as `snakemake` does; see `read_recipe`.
+_NAMED = "recipe, results/<experiment>, or the name of a recipe of latflow's"
+
+#: Arguments that name an experiment; see `read_recipe`.
 RECIPE = (
-    option(
-        "--configfile",
-        "recipe of the experiment, a file or the name of one that comes along",
-        "config/config.yaml",
-    ),
+    option("recipe", f"{_NAMED}; by default recipe.yaml of this folder", nargs="?"),
+    option("--configfile", "the recipe, as snakemake has it named"),
     option(
         "--config",
         "settings that override the recipe's, e.g. corpora=../shared/corpora",
         [],
+        action="extend",
         nargs="*",
         metavar="KEY=VALUE",
     ),
@@ -100,8 +103,26 @@ RECIPE = (
 )
 
 
-def read_recipe(arguments: Arguments) -> Recipe:
-    """Return the checked recipe that the command line names."""
+def named_experiment(arguments: Arguments) -> str | None:
+    """Return the name that the command line gives a recipe by, if any.
+
+    Raises:
+        UserError: it gives two.
+    """
+    from latflow.workflow.settings import is_results
+
+    first, second = arguments.recipe, arguments.configfile
+    if first and second and not is_results(first):
+        raise UserError(f"two recipes are named: {first} and {second}")
+    return second or first
+
+
+def read_recipe(arguments: Arguments, otherwise: str | None = None) -> Recipe:
+    """Return the checked recipe that the command line names.
+
+    Args:
+        otherwise: a recipe that comes with latflow, for where none is named or here.
+    """
     from latflow.workflow.recipe import Recipe
     from latflow.workflow.settings import (
         check_overrides,
@@ -110,10 +131,25 @@ def read_recipe(arguments: Arguments) -> Recipe:
         read_config,
     )
 
-    recipe = find_recipe(arguments.configfile)
+    named = named_experiment(arguments)
+    try:
+        recipe = find_recipe(named)
+    except UserError:
+        if named is not None or otherwise is None:
+            raise
+        recipe = find_recipe(otherwise)
     check_overrides(read_config(recipe, arguments.config), arguments.overrides)
     settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
     return Recipe.from_config(read_config(recipe, settings))
+
+
+def results_folder(arguments: Arguments) -> Path:
+    """Return the folder of results of the experiment that the command line names."""
+    from latflow.workflow.settings import is_results
+
+    if is_results(arguments.recipe):
+        return Path(arguments.recipe)
+    return Path(read_recipe(arguments).results)
 
 
 class Group:
@@ -177,6 +213,8 @@ class Group:
                     command.late.append(given)
                 else:
                     command.add_argument(given[0], **given[1])
+                    if given[1].get("nargs") == argparse.REMAINDER:
+                        command.rest = given[0]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -184,18 +222,32 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         late: what gives those options.
+        rest: argument that takes the whole command line, if there is one.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.late: list[LateOptions] = []
+        self.rest: str | None = None
 
     def parse_known_args(self, *given: Any, **keywords: Any) -> Any:
         """Add the late options, then parse."""
         while self.late:
             for argument, settings in self.late.pop(0)():
                 self.add_argument(argument, **settings)
-        return super().parse_known_args(*given, **keywords)
+        args = given[0] if given else None
+        if self.rest is not None and args and args[0] not in {"-h", "--help"}:
+            # argparse keeps options that begin a line from an argument of all the rest
+            found = argparse.Namespace(**self._defaults)
+            setattr(found, self.rest, list(args))
+            return found, []
+        found, rest = super().parse_known_args(*given, **keywords)
+        if getattr(found, "recipe", "") is None and rest and rest[0][:1] != "-":
+            found.recipe = rest.pop(0)  # behind an option, which argparse overlooks
+            if hasattr(found, "targets"):
+                found.targets += [word for word in rest if word[:1] != "-"]
+                rest = [word for word in rest if word[:1] == "-"]
+        return found, rest
 
 
 class _HelpFormat(

@@ -7,9 +7,10 @@ and files for all else.
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from latflow.cli.commands import Arguments, Group, option
 
@@ -26,7 +27,7 @@ _latflow() {{
         esac
     done
     case "$command|$before" in
-        'run|run' | *'|--configfile')
+        {named} | *'|--configfile')
             COMPREPLY=($(compgen -W {recipes} -- "$current"))
             COMPREPLY+=($(compgen -f -- "$current"))
             return
@@ -56,7 +57,7 @@ def _completion(arguments: Arguments) -> None:
     sys.stdout.write(bash_completion(arguments.groups, recipe_names()))
 
 
-def bash_completion(groups: Iterable[Group], recipes: Iterable[str]) -> str:
+def bash_completion(groups: Sequence[Group], recipes: Iterable[str]) -> str:
     """Return a script for bash that completes command lines.
 
     Args:
@@ -86,13 +87,26 @@ def bash_completion(groups: Iterable[Group], recipes: Iterable[str]) -> str:
                 for flag, keywords in given
                 if keywords.get("choices")
             ]
+    named = [
+        f"{name}|{name}"
+        for group in groups
+        for name in group.commands
+        if not group.name and _names_recipe_first(group, name)
+    ]
     options.append(_offer("|", [*top, "--help", "--version"], is_prefix=True))
     return _SCRIPT.format(
+        named=" | ".join(map(shlex.quote, named)),
         recipes=shlex.quote(" ".join(recipes)),
         commands="\n".join(commands),
         values="\n".join(values),
         options="\n".join(options),
     )
+
+
+def _names_recipe_first(group: Group, command: str) -> bool:
+    """Tell whether a command takes the recipe before all other arguments."""
+    first = next(iter(group.options(command)), ("", {}))
+    return first[0] == "recipe" or first[1].get("nargs") == argparse.REMAINDER
 
 
 def _offer(pattern: str, words: Iterable[object], *, is_prefix: bool = False) -> str:

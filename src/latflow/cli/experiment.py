@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -12,13 +13,14 @@ from pathlib import Path
 import yaml
 
 from latflow.cli.commands import (
-    OVERRIDE,
     RECIPE,
     Arguments,
     Group,
     flag,
+    named_experiment,
     option,
     read_recipe,
+    results_folder,
 )
 from latflow.errors import UserError
 from latflow.files import write_text
@@ -30,7 +32,6 @@ _RUN_EXAMPLES = """run recipe.yaml -n                       what would be done
   latflow run demo --config seed=2                 a recipe that comes with latflow
   latflow run recipe.yaml -o nnet.systems.tdnnf.training.epochs=3
   latflow run recipe.yaml --workflow-profile slurm on a cluster"""
-_RESULTS = option("results", "folder of an experiment, results/<name>")
 _OUT = option("--out", "file to write instead of standard output")
 
 
@@ -45,45 +46,52 @@ def _init(arguments: Arguments) -> None:
     sys.stdout.write(
         "Set the paths in recipe.yaml, then:\n"
         f"  cd {folder}\n"
-        "  latflow doctor --configfile recipe.yaml\n"
-        "  latflow run recipe.yaml\n"
+        "  latflow doctor     # looks for mistakes in the data\n"
+        "  latflow run        # does the whole job; a second run goes on\n"
     )
 
 
 @COMMANDS.command(
     "run",
-    option("recipe", "file, or name of one that comes with latflow"),
     option(
         "further",
-        "targets, then options, for snakemake",
+        "recipe (a file, results/<experiment>, or the name of one of latflow's; by "
+        "default recipe.yaml of this folder), then targets, then options for snakemake",
         nargs=argparse.REMAINDER,
-        metavar="...",
+        metavar="[recipe] ...",
     ),
-    OVERRIDE,
     example=_RUN_EXAMPLES,
 )
 def _run(arguments: Arguments) -> None:
     """Run a recipe by Snakemake in this folder; results are in results/<experiment>."""
-    from latflow.workflow.settings import find_recipe, give_cache, workflow_folder
+    from latflow.workflow.settings import (
+        find_recipe,
+        give_cache,
+        recipe_and_targets,
+        workflow_folder,
+    )
 
     give_cache()
-    if "--configfile" in arguments.further or "--configfiles" in arguments.further:
-        raise UserError("the recipe is named already", remedy="set keys by --config")
     snakefile = workflow_folder() / "Snakefile"
-    recipe = find_recipe(arguments.recipe)
-    further = _with_overrides(recipe, arguments.further, arguments.overrides)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, keywords in RECIPE[1:]:
+        parser.add_argument(name, **keywords)
+    given, further = parser.parse_known_args(arguments.further)
+    words = list(itertools.takewhile(lambda word: word[:1] != "-", further))
+    given.recipe, targets = recipe_and_targets(words)
+    further = [*targets, *further[len(words) :]]
+    recipe = find_recipe(named_experiment(given))
+    settings = _settings(recipe, given)
     # Options last: `--config` takes what follows it, up to the next option.
-    command = ["snakemake", *further, "--snakefile", str(snakefile)]
+    command = ["snakemake", *further, *settings, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
 
 
-def _with_overrides(
-    recipe: Path, further: list[str], overrides: list[str]
-) -> list[str]:
-    """Return options for Snakemake with each `-o` among them as a `--config`.
+def _settings(recipe: Path, given: Arguments) -> list[str]:
+    """Return options of Snakemake for the settings of the command line, `-o` too.
 
     Of several `--config` Snakemake takes the last alone, so that all become one.
     """
@@ -93,15 +101,9 @@ def _with_overrides(
         read_config,
     )
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(OVERRIDE[0], **{**OVERRIDE[1], "default": [*overrides]})
-    parser.add_argument("--config", "-C", nargs="+", action="extend", default=[])
-    found, rest = parser.parse_known_args(further)
-    check_overrides(read_config(recipe), found.overrides)
-    if not (found.overrides or found.config):
-        return further
-    settings = [*found.config, *map(nested_setting, found.overrides)]
-    return [*rest, "--config", *settings]
+    check_overrides(read_config(recipe), given.overrides)
+    settings = [*given.config, *map(nested_setting, given.overrides)]
+    return ["--config", *settings] if settings else []
 
 
 @COMMANDS.command("doctor", *RECIPE)
@@ -145,23 +147,20 @@ def _write(text: str, out: str | None) -> None:
     write_text(out, text)
 
 
-@COMMANDS.command("show", _RESULTS)
+@COMMANDS.command("show", *RECIPE)
 def _show(arguments: Arguments) -> None:
-    """Print the WER table, of what is scored so far, and the report's path."""
-    from latflow.scoring.results import format_rates, read_rates
+    """Print the WER table of what is scored so far, and what to do with it."""
+    from latflow.report.outcome import tell_outcome
 
-    folder = Path(arguments.results)
-    table, report = read_rates(folder), folder / "report.html"
-    if table is None:
-        raise UserError("no results yet", file=folder, remedy="run snakemake first")
-    sys.stdout.write(f"{format_rates(table)}\n\n")
-    if report.is_file():
-        sys.stdout.write(f"report: {report.resolve()}\n")
+    folder = results_folder(arguments)
+    told = tell_outcome(folder)
+    if not told:
+        raise UserError("no results yet", file=folder, remedy="latflow run does it")
+    sys.stdout.write(told)
 
 
 @COMMANDS.command(
     "report",
-    _RESULTS,
     option(
         "--out",
         "HTML file, RESULTS.md goes beside it; <results>/report.html by default",
@@ -172,11 +171,9 @@ def _report(arguments: Arguments) -> None:
     """Write the HTML report of what exists so far, and its outcome as Markdown."""
     from latflow.report.build import make_report
 
-    folder = Path(arguments.results)
+    folder = results_folder(arguments)
     if not folder.is_dir():
-        raise UserError(
-            "no such folder", file=folder, remedy="name results/<experiment>"
-        )
+        raise UserError("no results yet", file=folder, remedy="latflow run does it")
     out = Path(arguments.out) if arguments.out else folder / "report.html"
     markdown = out.with_name("RESULTS.md")
     slices = out.with_name("slices.tsv")
@@ -233,7 +230,7 @@ def _compare(arguments: Arguments) -> None:
 
 @COMMANDS.command(
     "plan",
-    option("recipe", "file, or name of one that comes with latflow"),
+    RECIPE[0],
     option("targets", "rules or files; the whole experiment by default", nargs="*"),
     option("--nodes", "machines", 1),
     option("--cores", "cores of each; those of this machine by default", type=int),
@@ -266,8 +263,7 @@ def _compare(arguments: Arguments) -> None:
         nargs="+",
         metavar="RESULTS",
     ),
-    RECIPE[1],
-    OVERRIDE,
+    *RECIPE[1:],
     example="plan librispeech_960 --nodes 4 --cores 16 --gpus 0 --hours train=960 ...",
 )
 def _plan(arguments: Arguments) -> None:
@@ -279,7 +275,11 @@ def _plan(arguments: Arguments) -> None:
     from latflow.workflow.amounts import split_amounts
     from latflow.workflow.job_graph import plan_jobs
     from latflow.workflow.machine import capacity
-    from latflow.workflow.settings import give_cache, nested_setting
+    from latflow.workflow.settings import (
+        give_cache,
+        nested_setting,
+        recipe_and_targets,
+    )
 
     give_cache()
     cores = os.cpu_count() or 1 if arguments.cores is None else arguments.cores
@@ -289,14 +289,20 @@ def _plan(arguments: Arguments) -> None:
     earlier = sorted(path.parent for path in Path().glob("results/*/benchmarks"))
     figures = all_figures(arguments.runs or earlier)
     settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
-    arguments.configfile = arguments.recipe
+    words = [word for word in (arguments.recipe, *arguments.targets) if word]
+    if not arguments.configfile:
+        arguments.recipe, arguments.targets = recipe_and_targets(words)
     recipe = read_recipe(arguments)
     hours = _numbers("--hours", arguments.hours)
     utterances = _numbers("--utterances", arguments.utterances)
     files = _numbers("--size", arguments.size)
     splits = split_amounts(recipe, hours, utterances)
     jobs = plan_jobs(
-        arguments.recipe, settings, arguments.targets, cores=cores, gpus=gpus
+        named_experiment(arguments),
+        settings,
+        arguments.targets,
+        cores=cores,
+        gpus=gpus,
     )
     machines = Machines(arguments.nodes, cores, gpus)
     model = CostModel(figures)

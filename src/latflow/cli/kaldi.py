@@ -6,7 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_recipe
+from latflow.cli.commands import (
+    RECIPE,
+    Arguments,
+    Group,
+    flag,
+    option,
+    read_recipe,
+    results_folder,
+)
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ def _import_system(arguments: Arguments) -> None:
     from latflow.lang.prepare import import_lang
     from latflow.workflow.systems import name_of_import
 
-    features = read_recipe(arguments).options.features
+    features = read_recipe(arguments, otherwise="demo").options.features
     name = arguments.name or name_of_import(arguments.exp_dir)
     results = Path(arguments.results)
     lang, system = results / "lang", results / "gmm" / name
@@ -161,11 +169,11 @@ def _import_vosk(arguments: Arguments) -> None:
 
 @EXPORT.command(
     "vosk",
-    option("results", "folder of the experiment, results/<name>"),
+    option("recipe", "recipe of the experiment, or results/<name>"),
     option("system", "LF-MMI network, or one trained on top of it"),
     option("out_dir", "model folder to write, new or empty"),
-    *RECIPE,
-    example="export-kaldi vosk results/mine chain model --configfile mine.yaml",
+    *RECIPE[1:],
+    example="export-kaldi vosk results/mine chain model",
 )
 def _export_vosk(arguments: Arguments) -> None:
     """Turn an LF-MMI network into a model folder of Vosk."""
@@ -174,7 +182,7 @@ def _export_vosk(arguments: Arguments) -> None:
     from latflow.decode.vosk import VoskFiles, export_vosk
     from latflow.workflow.frames import IvectorFrames
 
-    recipe, results = read_recipe(arguments), Path(arguments.results)
+    recipe, results = read_recipe(arguments), results_folder(arguments)
     base, features, cmvn = _plain_features(recipe, arguments.system)
     network = recipe.networks[arguments.system]
     rate = features.sample_rate

@@ -25,7 +25,7 @@ def _features(arguments: Arguments) -> None:
     """Extract the features of GMM systems of a cut manifest."""
     from latflow.features.extract import extract_features
 
-    recipe = read_recipe(arguments)
+    recipe = read_recipe(arguments, otherwise="demo")
     extract_features(
         arguments.cuts,
         arguments.out_dir,
@@ -73,7 +73,7 @@ def _export_features(arguments: Arguments) -> None:
     option("--number", "utterances that are written there, evenly from the set", 10),
     *RECIPE,
     example="simulation-records noise results/x/streams/logmel/frames/train "
-    "records.jsonl --epoch 3 --audio heard --configfile recipe.yaml",
+    "records.jsonl --epoch 3 --audio heard",
 )
 def _simulation_records(arguments: Arguments) -> None:
     """Write what training draws for its utterances in an epoch, as records."""
@@ -122,7 +122,7 @@ def _lang(arguments: Arguments) -> None:
     """Make a Kaldi lang directory of a lexicon."""
     from latflow.lang.prepare import make_lang
 
-    options = read_recipe(arguments).options.lang
+    options = read_recipe(arguments, otherwise="demo").options.lang
     make_lang(arguments.lexicon, arguments.out_dir, options=options)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from latflow.cli.commands import (
     Group,
     Option,
     flag,
+    named_experiment,
     option,
     options_of,
     read_flags,
@@ -88,7 +91,7 @@ def _load_test(arguments: Arguments) -> int:
     option("--out", "folder to write; <results>/package/<system> by default"),
     flag("--offline", "package a system, too, that cannot be streamed"),
     *RECIPE,
-    example="package chain --configfile mine.yaml",
+    example="package chain mine.yaml",
 )
 def _package(arguments: Arguments) -> None:
     """Write a trained system as a folder that needs nothing else."""
@@ -107,6 +110,7 @@ def _package(arguments: Arguments) -> None:
         if isinstance(file, str)
     }
     folders = {"model", "lang", "frames"} & given.keys()
+    _check_trained(given, arguments.system, named_experiment(arguments))
     files = PackageFiles(
         **{k: v for k, v in given.items() if k not in folders},
         **{f"{k}_dir": given[k].parent for k in folders},
@@ -114,6 +118,22 @@ def _package(arguments: Arguments) -> None:
     options = read_options(PackageOptions, plan.package_options)
     write_package(files, out, options=options)
     sys.stdout.write(f"package: {out}\n")
+
+
+def _check_trained(files: Mapping[str, Path], system: str, recipe: str | None) -> None:
+    """Refuse to package what is not made yet, naming the command that makes it.
+
+    Raises:
+        UserError: a file is missing.
+    """
+    missing = [path for path in files.values() if not path.exists()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        targets = shlex.join([*([recipe] if recipe else []), *map(str, missing)])
+        raise UserError(
+            f"{system} lacks {missing[0]}{more}",
+            remedy=f"latflow run {targets} makes what is missing",
+        )
 
 
 def _below(file: Path, results: str, other: str) -> Path:

@@ -56,7 +56,7 @@ class PlannedJob(Options):
 
 
 def plan_jobs(
-    recipe: str,
+    recipe: str | None,
     settings: Sequence[str] = (),
     targets: Sequence[str] = (),
     *,
@@ -66,7 +66,7 @@ def plan_jobs(
     """Return the jobs that Snakemake would run here now.
 
     Args:
-        recipe: a file, or the name of a recipe that comes with latflow.
+        recipe: as `latflow.workflow.settings.find_recipe` takes it.
         settings: `KEY=VALUE`, as `snakemake --config` takes them.
         targets: rules or files; the whole experiment by default.
         cores: cores of a node.
@@ -94,9 +94,8 @@ def plan_jobs(
         if not found.is_file():
             said = done.stderr.rpartition(_REFUSED)[2]
             raise UserError(
-                f"Snakemake makes no plan: {' '.join(said.split())}",
+                f"no plan can be made: {' '.join(said.split())}",
                 file=asked["recipe"],
-                remedy="latflow run <recipe> -n says more",
             )
         jobs = json.loads(found.read_text(encoding="utf-8"))
     return [PlannedJob.model_validate(job) for job in jobs]
@@ -147,12 +146,16 @@ def _described(job: Any, graph: Any, numbers: dict[Any, int]) -> dict[str, Any]:
 
 def _main() -> None:
     """Write the jobs of what the first argument asks for to the file of the second."""
+    from snakemake.exceptions import RuleException
     from snakemake_interface_common.exceptions import WorkflowError
+
+    from snakemake_logger_plugin_latflow.refusals import in_one_line
 
     try:
         _write_jobs(json.loads(sys.argv[1]), sys.argv[2])
-    except WorkflowError as error:
-        sys.exit(f"{_REFUSED}{error}")
+    except (WorkflowError, RuleException) as error:
+        said = in_one_line(type(error).__name__, str(error)) or str(error)
+        sys.exit(f"{_REFUSED}{said.removeprefix('error: ')}")
 
 
 if __name__ == "__main__":

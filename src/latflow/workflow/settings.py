@@ -7,6 +7,7 @@ exactly as Snakemake reads them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,32 +19,64 @@ from typing import Any
 import yaml
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_yaml, write_json
+from latflow.files import atomic_output, read_yaml, write_json, write_text
 from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
 
 DEMO = "demo"
+RECIPE = "recipe.yaml"  # in the folder that a user works in
+USED = "config.yaml"  # in the folder of results: the recipe of the latest run
 log = logging.getLogger(__name__)
 
 
-def find_recipe(name: str | Path) -> Path:
+def find_recipe(name: str | Path | None = None) -> Path:
     """Return the path of a recipe.
 
     Args:
-        name: a path from here or from beside the Snakefile, or the name of a recipe
-            that comes with latflow (`digits` for `config/recipes/digits.yaml`).
+        name: a path from here or from beside the Snakefile, the folder of a recipe or
+            of an experiment's results, or the name of a recipe that comes with latflow
+            (`digits` for `config/recipes/digits.yaml`). By default that of this folder:
+            `recipe.yaml`, or in a checkout `config/config.yaml`.
 
     Raises:
         UserError: there is none.
     """
     brought = _brought()
-    for path in (Path(name), workflow_folder() / name, brought.get(str(name))):
+    known = f"name a file, or one that comes with latflow: {', '.join(brought)}"
+    if name is None:
+        for path in (Path(RECIPE), Path("config", USED)):
+            if path.is_file():
+                return path
+        raise UserError(f"no {RECIPE} is in this folder", remedy=known)
+    folder = Path(name)
+    files = (folder, folder / RECIPE, folder / USED, workflow_folder() / name)
+    for path in (*files, brought.get(str(name))):
         if path is not None and path.is_file():
             return path
-    raise UserError(
-        "no such recipe",
-        file=name,
-        remedy=f"name a file, or one that comes with latflow: {', '.join(brought)}",
-    )
+    if folder.is_dir():
+        what, known = f"neither {RECIPE} nor {USED} is in it", "name the recipe's file"
+        raise UserError(what, file=name, remedy=known)
+    raise UserError("no such recipe", file=name, remedy=known)
+
+
+def is_results(name: str | Path | None) -> bool:
+    """Tell whether the command line names an experiment by the folder of its results.
+
+    Args:
+        name: see `find_recipe`.
+    """
+    return name is not None and Path(name).is_dir() and not Path(name, RECIPE).is_file()
+
+
+def keep_config(config: Mapping[str, Any], results: str | Path) -> None:
+    """Write what a run is told beside its results, so that these name the experiment.
+
+    Args:
+        config: the recipe, with the settings of the command line.
+        results: folder of the experiment.
+    """
+    values = json.loads(json.dumps(config, default=str))
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    write_text(Path(results, USED), f"# The recipe of the latest run.\n{text}")
 
 
 def recipe_names() -> list[str]:
@@ -123,6 +156,21 @@ def check_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> None
                 f"-o {override}: the recipe has no system {name} in {section}.systems",
                 remedy=f"choose from: {known}",
             )
+
+
+def recipe_and_targets(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the recipe that words name first, if they do, and the targets behind it.
+
+    In a folder with a recipe the first word may be a target.
+    """
+    first = next(iter(words), None)
+    if first is None or not Path(RECIPE).is_file():
+        return first, list(words[1:])
+    is_named = Path(first).suffix in {".yaml", ".yml", ".json"}
+    if not (is_named or Path(first).suffix):
+        with contextlib.suppress(UserError):
+            is_named = bool(find_recipe(first))
+    return (first, list(words[1:])) if is_named else (None, list(words))
 
 
 def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
