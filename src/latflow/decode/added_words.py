@@ -115,9 +115,8 @@ class Boundaries:
     def end_cost(self) -> float:
         """What the end of a word costs.
 
-        The choice between silence and none is paid when the next word begins, or, in
-        HCL that is determinized in the tropical semiring, by the last phone. In the
-        start state, where no word has ended, it is paid in any case.
+        The choice between silence and none is paid by the last phone of a word; in the
+        start state, where no word has ended, by the first one of the next.
         """
         start = float(self.cost[self.phone == _NO_PHONE].max())
         return start - self.common_cost
@@ -148,7 +147,7 @@ def find_boundaries(
     source, target = hcl.sources(), np.asarray(hcl.next_state)
     tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
     has_all = _have_all_words(reachable, num_words - 1)
-    cost = _entry_costs(hcl, labels, has_all, reachable)
+    cost = _entry_costs(hcl, labels, has_all)
     ends = np.zeros(model.num_states + 1, np.bool_)  # HMM states that end a phone
     ends[model.state[model.is_final]] = True
     is_loop = (source == target) & model.is_self_loop[tids] & ends[model.state[tids]]
@@ -163,7 +162,7 @@ def find_boundaries(
     if not len(states) or hcl.start not in states:
         raise UserError(
             "no state of HCL lets all words begin",
-            remedy="make the graph again with graph.composition: lookahead",
+            remedy="make the graph again with decode.composition: lookahead",
         )
     return Boundaries(
         states,
@@ -175,20 +174,16 @@ def find_boundaries(
     )
 
 
-def _entry_costs(
-    hcl: Graph, labels: np.ndarray, has_all: np.ndarray, reachable: Reachable
-) -> np.ndarray:
+def _entry_costs(hcl: Graph, labels: np.ndarray, has_all: np.ndarray) -> np.ndarray:
     """Return what words cost in common where any of them may begin.
 
-    That is leaving the phone before, and no silence: the median of the arcs of a state
-    into the lexicon. Where HCL is determinized in the log semiring, as Vosk's, an arc
-    to k words costs ln k less; the form whose arcs are more alike is taken.
+    That is leaving the phone before, and no silence: what the best word costs, in HCL
+    that is determinized in the tropical semiring.
 
     Args:
         hcl: its arcs, and
         labels: their labels.
         has_all: bool[S], whether all words may come next.
-        reachable: labels that may.
 
     Returns:
         float32[S]; inf where no word begins.
@@ -197,40 +192,14 @@ def _entry_costs(
     weight = np.asarray(hcl.weight)
     is_plain = has_all[source] & (labels != BACK_OFF)
     begins = is_plain & ((labels >= 0) | ~has_all[target])
-    size = np.where(labels >= 0, 1, _num_ahead(reachable)[target])[begins]
-    forms = []
-    for values in (weight[begins], weight[begins] + np.log(size)):
-        cost = _medians(source[begins], values, hcl.num_states)
-        forms.append((float(abs(values - cost[source[begins]]).sum()), cost))
-    _, cost = min(forms, key=lambda form: form[0])
+    cost = np.full(hcl.num_states, np.inf, np.float32)
+    np.minimum.at(cost, source[begins], weight[begins])
     # Epsilon arcs lead to such states, from the HMM that ends.
-    is_bridge = is_plain & (np.asarray(hcl.ilabel) == 0) & ~np.isfinite(cost)[source]
-    is_bridge &= ~begins
+    is_bridge = is_plain & ~begins & (np.asarray(hcl.ilabel) == 0)
     here, there = source[is_bridge], target[is_bridge]
     for _ in range(_MOST_BRIDGES):
         np.minimum.at(cost, here, weight[is_bridge] + cost[there])
     return cost
-
-
-def _medians(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
-    """Return the median of the values of each group, float32[number]; inf: it has none.
-
-    Of an even number, the lower one of the two in the middle.
-    """
-    order = np.lexsort((values, groups))
-    counts = np.bincount(groups, minlength=number)
-    middle = np.cumsum(counts) - counts + (counts - 1) // 2
-    medians = np.full(number, np.inf, np.float32)
-    has_some = counts > 0
-    medians[has_some] = values[order][middle[has_some]]
-    return medians
-
-
-def _num_ahead(reachable: Reachable) -> np.ndarray:
-    """Return how many labels can come next from each state, 1 or more."""
-    sizes = reachable.ranges[:, 1] - reachable.ranges[:, 0] + 1
-    sums = np.concatenate([[0], np.cumsum(sizes)])[reachable.begin]
-    return np.maximum(np.diff(sums), 1)[reachable.set_of]
 
 
 def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
@@ -308,20 +277,20 @@ def add_words(
         hmms: of the model's phones in context.
 
     Raises:
-        UserError: phones depend on those that follow; or tree and model don't know a
-            phone.
+        UserError: phones depend on others than the one before; or tree and model don't
+            know a phone.
     """
     tree = hmms.tree
-    if tree.central_position != tree.context_width - 1:
+    if (tree.context_width, tree.central_position) not in {(1, 0), (2, 1)}:
         raise UserError(
-            "words can't be added to a model whose phones depend on the phones that "
-            "follow",
+            "words can't be added to a model whose phones depend on others than the "
+            "phone before",
             remedy="take a network of LF-MMI, or add the words to the lexicon",
         )
     typical_cost = _typical_cost(parts.lm)
     words = [replace(word, cost=word.cost + typical_cost) for word in words]
     builder = _Builder(parts, boundaries, hmms)
-    builder.begin({word.phones[0] for word in words})
+    builder.begin(words)
     for word in words:
         builder.add(word)
     return builder.finish(words)
@@ -339,14 +308,15 @@ class _Builder:
         # Of each such state: first phone of a word -> its HMM there.
         self._first_hmms: dict[int, dict[int, int]] = {}
 
-    def begin(self, firsts: set[int]) -> None:
+    def begin(self, words: Sequence[AddedWord]) -> None:
         """Add the states that words begin in: one for contexts that are alike.
 
-        Args:
-            firsts: first phones of the words.
+        They begin behind words of HCL, and behind one another.
         """
+        firsts = {word.phones[0] for word in words}
+        lasts = {word.phones[-1] for word in words}
         state_of: dict[tuple[int, ...], int] = {}
-        for before in sorted(set(self._boundaries.phone.tolist())):
+        for before in sorted(lasts.union(self._boundaries.phone.tolist())):
             found = {phone: self._hmm(before, phone) for phone in firsts}
             key = tuple(found.values())
             if key not in state_of:
@@ -375,8 +345,7 @@ class _Builder:
 
     def _hmm(self, before: int, phone: int) -> int:
         """Return the number of the HMM of a phone behind another one."""
-        width = self._hmms.tree.context_width
-        return self._hmms.index((*(_NO_PHONE,) * (width - 2), before, phone)[-width:])
+        return self._hmms.index((before, phone)[-self._hmms.tree.context_width :])
 
     def _new_state(self) -> int:
         self._num_states += 1
@@ -409,7 +378,7 @@ class _Builder:
             self._hmms.model,
             self_loop_scale=self._boundaries.self_loop_scale,
         )
-        entries = np.zeros(int(self._boundaries.phone.max()) + 1, np.int32)
+        entries = np.zeros(max(self._entry_of) + 1, np.int32)
         for before, state in self._entry_of.items():
             entries[before] = len(self._parts.hcl.final) + state
         cost = -np.logaddexp.reduce([-word.cost for word in words])

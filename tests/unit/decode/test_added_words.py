@@ -32,6 +32,7 @@ KNOWN = {
     "d": "d",
     "bad": "b a d",
     "dc": "d c",
+    "eb": "e b",
 }
 NEW = {"dab": "d a b", "dac": "d a c", "bcd": "b c d", "acda": "a c d a"}
 COST = 1.5  # of a word without a history
@@ -97,13 +98,19 @@ def systems(request, tmp_path_factory):
         return found
 
     reference = LatticeDecoder(parts(whole, list(NEW)), model.pdf, **NO_BEAM)
-    entries = [Pronunciation(w, tuple(phones.split())) for w, phones in NEW.items()]
     decoder = LatticeDecoder(
         replace(parts(lang, []), model=model), model.pdf, **NO_BEAM
     )
+    hmms = HmmCache(tree, model)
+    added = with_words(lang, decoder, hmms, NEW)
+    return (whole, reference), added, model.num_pdfs, (lang, decoder, hmms)
+
+
+def with_words(lang, decoder, hmms, words):
+    """Return language and decoder with words."""
+    entries = [Pronunciation(w, tuple(phones.split())) for w, phones in words.items()]
     lang = lang.with_words(entries)
-    decoder = decoder.with_words(pronounced(lang, entries), HmmCache(tree, model))
-    return (whole, reference), (lang, decoder), model.num_pdfs
+    return lang, decoder.with_words(pronounced(lang, entries), hmms)
 
 
 def best(system, scores):
@@ -116,7 +123,7 @@ def best(system, scores):
 
 
 def test_added_words_are_as_good_as_those_of_the_lexicon(systems):
-    reference, added, num_pdfs = systems
+    reference, added, num_pdfs, _ = systems
     found = set()
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -127,3 +134,18 @@ def test_added_words_are_as_good_as_those_of_the_lexicon(systems):
         assert own_cost == pytest.approx(cost, abs=2e-3)
         found |= set(words)
     assert set(NEW) <= found
+
+
+def test_a_word_may_end_with_a_phone_that_ends_no_other(systems):
+    *_, (lang, decoder, hmms) = systems
+    lang, decoder = with_words(lang, decoder, hmms, {"ce": "c e"})
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(size=(14, hmms.model.num_pdfs)).astype(np.float32)
+        # The best pdfs are those of c behind e, and of e behind c.
+        for before, phone in (("c_B", "e_E"), ("e_E", "c_B")):
+            window = lang.phone_ids[before], lang.phone_ids[phone]
+            for pdf_class in range(2):
+                scores[:, hmms.tree.pdf(window, pdf_class)] += 9.0
+        words, _ = best((lang, decoder), scores)
+        assert words[:2] == ["ce", "ce"]
