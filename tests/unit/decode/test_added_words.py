@@ -139,6 +139,7 @@ def test_added_words_are_as_good_as_those_of_the_lexicon(systems):
 def test_a_word_may_end_with_a_phone_that_ends_no_other(systems):
     *_, (lang, decoder, hmms) = systems
     lang, decoder = with_words(lang, decoder, hmms, {"ce": "c e"})
+    most = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores = rng.normal(size=(14, hmms.model.num_pdfs)).astype(np.float32)
@@ -148,4 +149,6 @@ def test_a_word_may_end_with_a_phone_that_ends_no_other(systems):
             for pdf_class in range(2):
                 scores[:, hmms.tree.pdf(window, pdf_class)] += 9.0
         words, _ = best((lang, decoder), scores)
-        assert words[:2] == ["ce", "ce"]
+        assert set(words) == {"ce"}
+        most = max(most, len(words))
+    assert most >= 2
