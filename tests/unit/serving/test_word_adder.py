@@ -13,6 +13,7 @@ from reference.serving_process import pcm
 from reference.serving_server import running_server
 from websockets.sync.client import connect as connect_client
 
+from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.optimize import connect
@@ -124,6 +125,16 @@ def test_a_client_brings_its_words_and_faulty_ones_are_told(lacking, digits):
         assert "NEW" in told(server.url, [entry_of(word, "NEW")])["text"]
         assert "NEW" not in told(server.url, [])["text"]
         assert "phone X is not among" in told(server.url, ["NEW N X"])["error"]
+
+
+def test_transcribe_takes_a_lexicon_of_words(lacking, digits, tmp_path, capsys):
+    word, model, _ = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text(entry_of(word, "NEW") + "\n")
+    command = ["transcribe", str(model.folder), str(digits.audio[utterance])]
+    assert main([*command, "--words", str(lexicon), "--segmentation", "none"]) == 0
+    assert "NEW" in capsys.readouterr().out.split()
 
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
