@@ -103,8 +103,11 @@ onsuccess:
     # Not above: jobs, which read this file too, need no pandas.
     from latflow.report.outcome import tell_outcome
 
-    sys.stdout.write(tell_outcome(RESULTS, recipe))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(tell_outcome(RESULTS, recipe))
+        sys.stdout.flush()
+    except UserError as error:  # all jobs were done
+        logger.warning(str(error))
 
 
 def packages_asked_for(wildcards):
