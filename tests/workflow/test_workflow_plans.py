@@ -261,7 +261,8 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
         refused = plan()
         assert refused.returncode != 0
         said = refused.stdout + refused.stderr
-        assert "Missing input files for rule simulate_corpus" in said
+        assert "no such file" in said
+        assert "simulate_corpus reads it" in said
         assert str(told) in said
         noise.touch()
 
