@@ -105,7 +105,7 @@ class Boundaries:
 
     @cached_property
     def common_cost(self) -> float:
-        """What words cost in common behind most phones, those of speech."""
+        """Return what words cost in common behind most phones, those of speech."""
         own = self.cost - self.leaving
         most = np.full(int(self.phone.max()) + 1, -np.inf, np.float32)
         np.maximum.at(most, self.phone, own)
@@ -113,7 +113,7 @@ class Boundaries:
 
     @cached_property
     def end_cost(self) -> float:
-        """What the end of a word costs.
+        """Return what the end of a word costs.
 
         The choice between silence and none is paid by the last phone of a word; in the
         start state, where no word has ended, by the first one of the next.
@@ -248,13 +248,13 @@ def pronounced(
     Raises:
         UserError: a phone is not among those of the model.
     """
-    found = []
+    found, speech = [], set(lang.nonsilence_phones)
     for entry in entries:
         phones = entry.phones
         if lang.word_boundary is not None:
             phones = place_markers(phones)
         for phone, own in zip(entry.phones, phones, strict=True):
-            if lang.phone_ids.get(own, 0) not in lang.nonsilence_phones:
+            if lang.phone_ids.get(own, 0) not in speech:
                 raise UserError(
                     f"word {entry.word}: phone {phone} is not among those of the model",
                     remedy="its phones are in lang/phones.txt of the package",

@@ -19,13 +19,13 @@ are left out. Labels are words, in an order in which those that come next from a
 are few *ranges*; the end of an utterance (a final state); and backing off, which G may
 do where HCL says so, at the boundaries of words as in HCLG.
 
+With the least of these costs instead of their sum, a search with few tokens keeps worse
+ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,000.
+
 Words may be *added* (`latflow.decode.added_words`): HCL has arcs where one may begin,
 and what follows them are arcs of another transducer, whose states are numbered behind
 those of HCL. G has none of these words: behind any history it backs off to the empty
 one, where each has a cost of its own, and which it leaves empty.
-
-With the least of these costs instead of their sum, a search with few tokens keeps worse
-ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,000.
 
 Source: Allauzen, Riley & Schalkwyk 2009, "A generalized composition algorithm for
 weighted finite-state transducers" (label reachability, weight pushing); Mohri & Riley

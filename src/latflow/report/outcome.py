@@ -1,4 +1,4 @@
-"""What a run has made, in a terminal: word error rates, the report, what to do next."""
+"""Tell in a terminal what a run has made: error rates, report, what to do next."""
 
 from __future__ import annotations
 

@@ -424,6 +424,8 @@ class Model:
                 tree; its phones depend on those that follow; or a phone is none of its
                 own.
         """
+        if not entries:
+            return self
         if self._language_models is not None:
             raise UserError(
                 "words can't be added: the package has a second language model",

@@ -139,6 +139,7 @@ def test_transcribe_takes_a_lexicon_of_words(lacking, digits, tmp_path, capsys):
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
     _, model, whole = lacking
+    assert model.with_words([]) is model
     with pytest.raises(UserError, match="has a whole graph"):
         whole.with_words([read_entry("new N UW")])
     with pytest.raises(UserError, match="word new: phone X is not among"):
