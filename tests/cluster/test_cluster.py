@@ -217,7 +217,8 @@ def undisturbed(start, tmp_path_factory):
 
 def copy_of(run: Run, folder: Path, *, without: Sequence[str]) -> Path:
     """A copy of a finished run without some of its results, times kept."""
-    shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("snakemake*.log"))
+    left = shutil.ignore_patterns("snakemake*.log", ".cache")
+    shutil.copytree(run.folder, folder, ignore=left)
     for path in (folder / "results/cluster" / name for name in without):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder

@@ -53,6 +53,8 @@ def continued(undisturbed, checkout, kept=KEPT):
         target = checkout.folder / name
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(undisturbed.folder / name, target, symlinks=True)
+    # Else all would be taken from there.
+    shutil.rmtree(checkout.folder / "results/.cache")
     for path in checkout.results_of("small").iterdir():
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -121,6 +123,7 @@ def test_a_training_may_be_killed_more_often_than_it_has_retries(
     recipe = yaml.safe_load((checkout.folder / RECIPE[1]).read_text())
     training = recipe["nnet"]["systems"]["ce"]["training"]
     training["schedule"] = {"type": "custom", "path": "tests/e2e/paced.py:constant"}
+    recipe["cache"] = {"enabled": False}  # the same is trained twice
     (checkout.folder / "paced.yaml").write_text(yaml.safe_dump(recipe))
     weights = checkout.results_of("small") / "nnet/ce/weights.safetensors"
     target = weights.relative_to(checkout.folder)

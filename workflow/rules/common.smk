@@ -24,6 +24,7 @@ from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.sets import simulation_files
 from latflow.workflow.settings import check_keys, keep_config, nested_values
+from latflow.workflow.sharing import share_results
 from latflow.workflow.signals import handle_signals
 from snakemake.utils import update_config
 from snakemake_logger_plugin_latflow import refusals
@@ -72,6 +73,8 @@ if workflow.is_main_process:
             *(lm.checkpoints for lm in recipe.language.models.values() if lm.is_neural),
         ]
     )
+    if recipe.options.cache.enabled:
+        share_results(RESULTS, recipe.options.cache)
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.options.nnet.device

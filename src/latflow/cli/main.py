@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import latflow
 from latflow.cli import (
     align,
+    cache,
     completion,
     experiment,
     g2p,
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
         language_models.COMMANDS,
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
-        *(align.ALIGN, g2p.G2P, completion.COMMANDS),
+        *(align.ALIGN, g2p.G2P, cache.CACHE, completion.COMMANDS),
     )
     for group in groups:
         group.add_to(commands)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import time
@@ -11,7 +10,7 @@ import zlib
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import atomic_output
+from latflow.files import atomic_output, file_digest
 
 _KEPT = Path(".snakemake/latflow-contents.json.gz")
 # Within so many ns a file may change again and keep its time.
@@ -51,7 +50,7 @@ class Contents:
         if kept and kept[:3] == now:
             return str(kept[3])
         begun = time.time_ns()
-        found = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        found = file_digest(path)[:16]
         if facts.st_mtime_ns < begun - _TICK:
             self._kept[name] = [*now, found]
             self._is_new = True

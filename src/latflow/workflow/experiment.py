@@ -219,6 +219,23 @@ class NumJobsOptions(Options):
     """Jobs that decode a set with a system; decoders with attention take one."""
 
 
+class CacheOptions(Options):
+    """Results that experiments share (see docs/reproducibility.md).
+
+    What a job would write is taken from another experiment whose job had the same
+    settings, code and inputs.
+    """
+
+    enabled: Free[bool] = True
+    """Take results of other experiments, and keep results for them."""
+    folder: Free[str | None] = None
+    """Folder of the results that are shared; `results/.cache` if null. One that a team
+    shares should be on the disk of its experiments: there results are hard links, of
+    which the disk has one copy."""
+    days: Free[Annotated[float, Field(ge=0)]] = 7
+    """Days that a result is kept which no experiment has, or has used, any more."""
+
+
 class LedgerOptions(Options):
     """Utterances that a stage may leave out before it fails."""
 
@@ -279,6 +296,8 @@ class Experiment(Options):
     """
     ledger: LedgerOptions = LedgerOptions()
     """Utterances that a stage may leave out before it fails."""
+    cache: CacheOptions = CacheOptions()
+    """Results that experiments share (see docs/reproducibility.md)."""
 
     @property
     def results(self) -> str:

@@ -62,7 +62,7 @@ def job(task: Any) -> Iterator[None]:
         log.info("process %d on %s", os.getpid(), socket.gethostname())
         # A full disk also refuses the log's lines; they are not worth a traceback each.
         logging.raiseExceptions = False
-        record = _record_path(Path(task.log[0]))
+        record = record_path(Path(task.log[0]))
         record.unlink(missing_ok=True)
         started, clock = datetime.now(UTC), time.monotonic()
         with (
@@ -245,7 +245,7 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
         raise
 
 
-def _record_path(log: Path) -> Path:
+def record_path(log: Path) -> Path:
     """Return `<results>/provenance/<rule>/<job>.json` of `logs/<rule>/<job>.log`."""
     folder = log.parents[2] / "provenance" / log.parent.name
     return folder / f"{log.name.removesuffix('.log')}.json"
