@@ -1,23 +1,29 @@
 """Alignments as files: TextGrids by recording, CTM, JSON (stage).
 
-The folder gets `textgrid/<name>.TextGrid`, `words.ctm`, `phones.ctm` and
-`alignments.jsonl`, as the options ask, and `export.json` with counts. Times are seconds
+The folder gets `textgrid/<name>.TextGrid` and the like, `words.ctm`, `phones.ctm`,
+`alignments.jsonl` and `alignment_analysis.csv`, as the options ask, and `export.json`
+with counts. Times are seconds
 from the beginning of the recording. Recordings are written one by one: memory holds the
 ids of the utterances alone.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
+from latflow.align.analysis import AlignmentAnalysis
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.options import ExportOptions
 from latflow.align.timing import (
@@ -30,7 +36,7 @@ from latflow.align.timing import (
 from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import REMEDY, CutLine, Spool, read_cut_lines
-from latflow.corpus.textgrid import Interval, textgrid
+from latflow.corpus.textgrid import Interval, short_textgrid, textgrid
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
 from latflow.logs import progress
@@ -38,7 +44,12 @@ from latflow.logs import progress
 
 @dataclass
 class _Place:
-    """An utterance in its recording; `path` is that of the audio, or empty."""
+    """An utterance in its recording.
+
+    Attributes:
+        path: of the audio, or empty.
+        cut: all that is known of it, where its signal is asked for.
+    """
 
     id: str
     recording: str
@@ -49,13 +60,14 @@ class _Place:
     duration: float
     speaker: str
     text: str
+    cut: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """Turn into what JSON can hold."""
         return asdict(self)
 
     @classmethod
-    def of(cls, cut: CutLine) -> _Place:
+    def of(cls, cut: CutLine, *, has_signal: bool) -> _Place:
         """Return what a cut says.
 
         Raises:
@@ -74,6 +86,7 @@ class _Place:
             cut.values["duration"],
             cut.speaker,
             cut.text,
+            cut.values if has_signal else None,
         )
 
 
@@ -115,7 +128,7 @@ def export_alignments(
         folders: set[str] = set()
         for cut in read_cut_lines(aligned.cuts):
             try:
-                place = _Place.of(cut)
+                place = _Place.of(cut, has_signal="analysis" in options.formats)
             except (AttributeError, KeyError, TypeError) as error:
                 raise UserError(
                     f"is not a Lhotse cut ({type(error).__name__}: {error})",
@@ -182,10 +195,13 @@ class _Writer:
         self._pauses: list[dict[str, Any]] = []
         self._ctm: tuple[TextIO, TextIO] | None = None
         self._json: TextIO | None = None
+        self._analysis: AlignmentAnalysis | None = None
         if "ctm" in options.formats:
             self._ctm = self._open("words.ctm"), self._open("phones.ctm")
         if "json" in options.formats:
             self._json = self._open("alignments.jsonl")
+        if "analysis" in options.formats:
+            self._analysis = AlignmentAnalysis(folder / ".durations.jsonl")
 
     def __enter__(self) -> _Writer:
         return self
@@ -215,18 +231,23 @@ class _Writer:
             if self._json is not None:
                 line = json.dumps(_json_values(place, timed), ensure_ascii=False)
                 self._json.write(line + "\n")
+            if self._analysis is not None:
+                self._analysis.add(*_measured(place, timed))
         self._counts["recordings"] += 1
         self._pauses += _long_pauses(utterances, self._options.long_pause)
-        if "textgrid" in self._options.formats:
-            first = utterances[0][0]
-            path = self._folder / "textgrid" / self._name(first, top)
-            if path.parent not in self._made:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._made.add(path.parent)
-            path.write_text(textgrid(_tiers(utterances), first.length), "utf-8")
+        first = utterances[0][0]
+        name = self._name(first, top)
+        tracks = _tracks(utterances)
+        for form, (suffix, text) in _FORMS.items():
+            if form in self._options.formats:
+                path = self._folder / form / file_name(name, suffix, in_folders=True)
+                if path.parent not in self._made:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self._made.add(path.parent)
+                path.write_text(text(tracks, first.length), "utf-8")
 
     def _name(self, place: _Place, top: str) -> str:
-        """Return the name of a recording's TextGrid; no two are the same."""
+        """Return the name of a recording's files; no two are the same."""
         name = place.recording
         if self._options.names == "path" and place.path:
             name = os.path.splitext(os.path.relpath(place.path, top))[0]
@@ -235,11 +256,13 @@ class _Writer:
             self._names[stem] += 1
             name = f"{stem}.{self._names[stem] + 1}"
         self._taken.add(name)
-        return file_name(name, ".TextGrid", in_folders=True)
+        return name
 
     def finish(self) -> None:
         """Close the files; write the counts."""
         self._stack.close()
+        if self._analysis is not None:
+            self._analysis.write(self._folder / "alignment_analysis.csv")
         write_json(
             self._folder / "export.json",
             {
@@ -270,27 +293,88 @@ def _long_pauses(utterances: list[Timed], least: float) -> list[dict[str, Any]]:
     return found
 
 
-def _tiers(utterances: list[Timed]) -> dict[str, list[Interval]]:
-    """Return tiers of words and phones, of each speaker where there are several."""
-    tracks = dict.fromkeys((place.speaker, place.channel) for place, _ in utterances)
-    channels = {channel for _, channel in tracks}
-    tiers: dict[str, list[Interval]] = {}
-    for speaker, channel in tracks:
-        prefix = "" if len(tracks) == 1 else f"{speaker} - "
+@dataclass
+class _Track:
+    """What one speaker says on one channel of a recording.
+
+    Attributes:
+        prefix: before the names of the tiers where there are several.
+        labels: intervals by kind, `words` and `phones`.
+    """
+
+    speaker: str
+    prefix: str
+    labels: dict[str, list[Interval]]
+
+
+def _tracks(utterances: list[Timed]) -> list[_Track]:
+    """Return the words and phones of a recording by speaker and channel."""
+    found = dict.fromkeys((place.speaker, place.channel) for place, _ in utterances)
+    channels = {channel for _, channel in found}
+    tracks = []
+    for speaker, channel in found:
+        prefix = "" if len(found) == 1 else f"{speaker} - "
         if len(channels) > 1:
             prefix = f"{speaker} ({channel + 1}) - "
-        words = tiers[f"{prefix}words"] = []
-        phones = tiers[f"{prefix}phones"] = []
+        track = _Track(speaker, prefix, {"words": [], "phones": []})
         for place, timed in utterances:
             if timed is None or (place.speaker, place.channel) != (speaker, channel):
                 continue
-            labels = (
-                (words, ((w.start, w.end, w.word) for w in timed.words or ())),
-                (phones, ((p.start, p.end, p.phone) for p in timed.spoken)),
-            )
-            for tier, intervals in labels:
+            words = ((w.start, w.end, w.word) for w in timed.words or ())
+            phones = ((p.start, p.end, p.phone) for p in timed.spoken)
+            for kind, intervals in (("words", words), ("phones", phones)):
+                tier = track.labels[kind]
                 tier.extend(_placed(tier, intervals, place))
-    return tiers
+        tracks.append(track)
+    return tracks
+
+
+def _tiers(tracks: list[_Track]) -> dict[str, list[Interval]]:
+    """Return tiers by name."""
+    return {
+        f"{track.prefix}{kind}": intervals
+        for track in tracks
+        for kind, intervals in track.labels.items()
+    }
+
+
+def _as_mfa_json(tracks: list[_Track], end: float) -> str:
+    """Return the JSON that MFA writes."""
+    tiers = {
+        name: {
+            "type": "interval",
+            "entries": [[_rounded(i.start), _rounded(i.end), i.text] for i in tier],
+        }
+        for name, tier in _tiers(tracks).items()
+    }
+    found = {"start": 0, "end": _rounded(end), "tiers": tiers}
+    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+
+
+def _as_csv(tracks: list[_Track], end: float) -> str:  # noqa: ARG001 - a form
+    """Return the table that MFA writes of a recording."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("Begin", "End", "Label", "Type", "Speaker"))
+    for track in tracks:
+        for kind, intervals in track.labels.items():
+            writer.writerows(
+                (_rounded(start), _rounded(stop), text, kind, track.speaker)
+                for start, stop, text in intervals
+            )
+    return stream.getvalue()
+
+
+# Forms of a recording: suffix, and how they are made of tracks and the length.
+_FORMS: dict[str, tuple[str, Callable[[list[_Track], float], str]]] = {
+    "textgrid": (".TextGrid", lambda tracks, end: textgrid(_tiers(tracks), end)),
+    "short_textgrid": (
+        ".TextGrid",
+        lambda tracks, end: short_textgrid(_tiers(tracks), end),
+    ),
+    "mfa_json": (".json", _as_mfa_json),
+    "csv": (".csv", _as_csv),
+}
 
 
 def _placed(
@@ -332,6 +416,23 @@ def _timed(
         str(place.channel + 1),
         confidence,
     )
+
+
+def _measured(
+    place: _Place, timed: AlignedUtterance
+) -> tuple[tuple[str | float, ...], AlignedUtterance, np.ndarray | None, float]:
+    """Return what an utterance is measured by, for `AlignmentAnalysis.add`."""
+    # Here alone: other forms need no audio, nor Lhotse, which takes a second.
+    from lhotse import MonoCut
+
+    from latflow.corpus.manifests import samples_or_reason
+
+    cut = MonoCut.from_dict({**(place.cut or {})})
+    samples = samples_or_reason(cut)
+    end = place.start + place.duration
+    row = (place.recording, place.start, end, place.speaker)
+    signal = None if isinstance(samples, str) else samples
+    return row, timed, signal, cut.sampling_rate
 
 
 def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:

@@ -41,7 +41,9 @@ class AlignSplitOptions(AlignOptions):
     the utterance. 0 for no such attempt; `careful` makes none."""
 
 
-ExportFormat = Literal["textgrid", "ctm", "json"]
+ExportFormat = Literal[
+    "textgrid", "short_textgrid", "mfa_json", "csv", "ctm", "json", "analysis"
+]
 
 
 class ExportOptions(Options):
@@ -52,9 +54,12 @@ class ExportOptions(Options):
         "ctm",
         "json",
     )
-    """Forms: `textgrid`, a file a recording with tiers of words and phones for each
-    speaker; `ctm`, `words.ctm` and `phones.ctm`; `json`, `alignments.jsonl`, an
-    utterance a line, with scores and confidences of words and phones."""
+    """Forms. A file a recording, in a folder of the form's name, with tiers of words
+    and phones for each speaker: `textgrid`, `short_textgrid`, `mfa_json` and
+    `csv` (MFA's forms of these names). A file for all: `ctm`,
+    `words.ctm` and `phones.ctm`; `json`, `alignments.jsonl`, an utterance a line, with
+    scores and confidences of words and phones; `analysis`, MFA's
+    `alignment_analysis.csv`, the quality of each utterance."""
     names: Literal["recording", "path"] = "recording"
     """Names of TextGrids: the recording's id, or the path of its audio below `folder`.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +59,11 @@ _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
   latflow align more/ lexicon.txt more_aligned --model aligned/package
   latflow align recordings/ lexicon.txt aligned --model results/mine/package/chain"""
-_PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.json")
+_FORMS = ("textgrid", "short_textgrid", "mfa_json", "csv", "ctm", "json", "analysis")
+_PRODUCTS = (
+    *("textgrid", "short_textgrid", "mfa_json", "csv", "words.ctm", "phones.ctm"),
+    *("alignments.jsonl", "alignment_analysis.csv", "export.json"),
+)
 
 
 @ALIGN.command(
@@ -75,8 +80,19 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
         "refined",
         choices=("refined", "frames"),
     ),
+    option(
+        "--formats",
+        "forms of the alignments: a TextGrid, table or MFA's JSON of each recording; "
+        "CTM, JSON lines and MFA's alignment_analysis.csv of all",
+        ["textgrid", "ctm", "json", "analysis"],
+        nargs="+",
+        choices=_FORMS,
+    ),
+    option("--beam", "of the search for each utterance", 10.0),
+    option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
     option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
     _MAX_SKIPPED,
+    flag("--clean", "begin anew: remove what earlier runs left in the folder"),
     flag("--dry-run", "say what would be done"),
     _G2P,
     *_SOURCE,
@@ -113,13 +129,17 @@ def _align(arguments: Arguments) -> int:
         package = AligningPackage(
             arguments.model, adapts=arguments.adapt, trust_code=arguments.trust_code
         )
+    if arguments.clean and not arguments.dry_run:
+        for name in ("results", ".snakemake"):
+            shutil.rmtree(out / name, ignore_errors=True)
     recipe = align_recipe(
         source,
         arguments.lexicon,
         survey,
         package=package,
         g2p=g2p,
-        boundaries=arguments.boundaries,
+        search={"beam": arguments.beam, "retry_beam": arguments.retry_beam},
+        export={"boundaries": arguments.boundaries, "formats": arguments.formats},
         max_skipped_fraction=arguments.max_skipped,
     )
     Recipe.from_config(recipe)
@@ -136,6 +156,61 @@ def _align(arguments: Arguments) -> int:
     elif not is_dry:
         _show(out, recipe)
     return status
+
+
+@ALIGN.command(
+    "align-one",
+    option("audio", "the recording"),
+    option("text", "its transcript: .txt, .lab or .TextGrid"),
+    _LEXICON,
+    option("model", "model package that aligns"),
+    option(
+        "out",
+        "file to write, .TextGrid, or .csv or .json as MFA's; standard output without",
+        nargs="?",
+    ),
+    option("--beam", "of the search", 10.0),
+    option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
+    flag("--short", "write the short form of a TextGrid"),
+    flag("--trust-code", "run code that the package names"),
+    example="align-one talk.wav talk.txt lexicon.txt english talk.TextGrid",
+)
+def _align_one(arguments: Arguments) -> None:
+    """Align one recording with a package, at once: words and phones in a TextGrid."""
+    from latflow.files import write_text
+    from latflow.gmm.options import AlignAdaptedOptions
+    from latflow.serving.align_one import align_recording
+
+    _check_package(arguments.model, adapts=False)
+    forms = {".TextGrid": "textgrid", ".csv": "csv", ".json": "mfa_json"}
+    out = None if arguments.out is None else Path(arguments.out)
+    if out is not None and out.suffix not in forms:
+        raise UserError(
+            "a form that is not known",
+            file=out,
+            remedy=f"let its name end in {', '.join(forms)}",
+        )
+    form: Any = "textgrid" if out is None else forms[out.suffix]
+    if arguments.short and form == "textgrid":
+        form = "short_textgrid"
+    search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
+    found, noise = align_recording(
+        Path(arguments.audio),
+        Path(arguments.text),
+        Path(arguments.lexicon),
+        Path(arguments.model),
+        form=form,
+        search=AlignAdaptedOptions(**search),
+        trust_code=arguments.trust_code,
+    )
+    if noise:
+        sys.stderr.write(
+            f"aligned as noise, since the lexicon lacks them: {', '.join(noise)}\n"
+        )
+    if out is None:
+        sys.stdout.write(found)
+    else:
+        write_text(out, found)
 
 
 def _check_package(model: str | None, *, adapts: bool) -> None:
@@ -212,7 +287,7 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
     told = json.loads((made / "export.json").read_text(encoding="utf-8"))
     sys.stdout.write(
         f"{told['utterances']} utterances of {told['recordings']} recordings are "
-        f"aligned: {out / 'textgrid'}\n"
+        f"aligned: {out / 'textgrid' if (out / 'textgrid').exists() else out}\n"
     )
     if told["not_aligned"]:
         names = ", ".join(told["not_aligned"][:5])

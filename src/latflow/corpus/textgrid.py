@@ -114,6 +114,23 @@ def textgrid(tiers: Mapping[str, Sequence[Interval]], end: float) -> str:
     return "".join(lines)
 
 
+def short_textgrid(tiers: Mapping[str, Sequence[Interval]], end: float) -> str:
+    """Return a TextGrid in its short form, without the names of what it says.
+
+    Args:
+        tiers: as of `textgrid`.
+        end: likewise.
+    """
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
+    lines += ["0", _number(end), "<exists>", str(len(tiers))]
+    for name, intervals in tiers.items():
+        filled = list(_without_gaps(intervals, end))
+        lines += ['"IntervalTier"', f'"{_quoted(name)}"', "0", _number(end)]
+        lines.append(str(len(filled)))
+        lines += [f'{start}\n{stop}\n"{text}"' for start, stop, text in filled]
+    return "\n".join(lines) + "\n"
+
+
 def _without_gaps(
     intervals: Sequence[Interval], end: float
 ) -> Iterator[tuple[str, str, str]]:

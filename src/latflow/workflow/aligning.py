@@ -160,7 +160,8 @@ def align_recipe(
     *,
     package: AligningPackage | None = None,
     g2p: Mapping[str, Any] | None = None,
-    boundaries: str = "refined",
+    search: Mapping[str, Any] | None = None,
+    export: Mapping[str, Any] | None = None,
     max_skipped_fraction: float,
 ) -> dict[str, Any]:
     """Return a recipe that aligns a corpus with systems trained on it, or a package.
@@ -173,7 +174,8 @@ def align_recipe(
         survey: of the corpus.
         package: what aligns; None for systems of the corpus's own.
         g2p: section `lang.g2p`, see `g2p_settings`.
-        boundaries: times of phones, as `export_alignments.boundaries`.
+        search: beams, as section `gmm.align`.
+        export: forms and times of phones, as section `export_alignments`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
     """
     rates = sorted(survey.sample_rates)
@@ -191,24 +193,25 @@ def align_recipe(
         recipe["features"] = {"sample_rate": rates[0]}
     is_listed = source["type"] in {"folder", "table"}
     names = "path" if is_listed else "recording"
-    export: dict[str, Any] = {"names": names, "boundaries": boundaries}
+    exported: dict[str, Any] = {"names": names, **(export or {})}
     if is_listed:
         path = Path(source["path"])
         top = path if source["type"] == "folder" else source.get("audio", path.parent)
-        export["folder"] = os.path.abspath(top)
+        exported["folder"] = os.path.abspath(top)
+    if search:
+        recipe["gmm"] = {"align": dict(search)}
     if package is None:
-        systems = _systems(survey)
-        recipe["gmm"] = {"systems": systems}
+        recipe["gmm"] = {**recipe.get("gmm", {}), "systems": _systems(survey)}
         recipe["package"] = {"systems": [ALIGNER]}
-        export["systems"] = [ALIGNER]
+        exported["systems"] = [ALIGNER]
     else:
-        export |= {
+        exported |= {
             "package": os.path.abspath(package.path),
             "trust_code": package.trust_code,
         }
         if package.adapts:
-            export["adapt"] = {}
-    return {**recipe, "export_alignments": export}
+            exported["adapt"] = {}
+    return {**recipe, "export_alignments": exported}
 
 
 def _systems(survey: Survey) -> dict[str, dict[str, Any]]:

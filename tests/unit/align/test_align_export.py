@@ -1,6 +1,7 @@
 """Alignments as TextGrids, CTM and JSON; scores; the lexicon of `--model`."""
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from reference.made_up_alignments import cut, make_system, recording, states
 
 from latflow.align.corpus import LogLikes
 from latflow.align.export import export_alignments
-from latflow.align.options import ExportOptions
+from latflow.align.options import ExportFormat, ExportOptions
 from latflow.align.timing import AlignedSet, PhoneScores
+from latflow.cli.align import _FORMS
 from latflow.corpus.ctm import read_ctm
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
@@ -102,6 +104,39 @@ def test_textgrids_have_words_and_phones_of_each_speaker(experiment, system):
     }  # fmt: skip
 
 
+def test_praat_reads_the_short_form(experiment, system):
+    out = export(experiment, system, formats=["textgrid", "short_textgrid"])
+    for name in ("one.TextGrid", "talk.TextGrid"):
+        assert tiers(out / "short_textgrid" / name) == tiers(out / "textgrid" / name)
+
+
+def test_json_as_mfa_writes_it(experiment, system):
+    out = export(experiment, system, formats=["mfa_json"])
+    assert json.loads((out / "mfa_json/one.json").read_text()) == {
+        "start": 0, "end": 1.0,
+        "tiers": {
+            "words": {"type": "interval", "entries": [[0.0, 0.3, "EIGHT"]]},
+            "phones": {
+                "type": "interval",
+                "entries": [[0.0, 0.1275, "EY"], [0.1275, 0.3, "T"]],
+            },
+        },
+    }  # fmt: skip
+    talk = json.loads((out / "mfa_json/talk.json").read_text())
+    assert list(talk["tiers"])[:2] == ["bob - words", "bob - phones"]
+
+
+def test_a_table_of_each_recording(experiment, system):
+    out = export(experiment, system, formats=["csv"])
+    assert (out / "csv/one.csv").read_text().splitlines() == [
+        "Begin,End,Label,Type,Speaker",
+        "0.0,0.3,EIGHT,words,ann",
+        "0.0,0.1275,EY,phones,ann",
+        "0.1275,0.3,T,phones,ann",
+    ]
+    assert not (out / "textgrid").exists()
+
+
 def test_ctm_and_json_tell_times_of_the_recording(experiment, system):
     out = export(experiment, system)
     words = [(w.utterance, w.start, w.word) for w in read_ctm(out / "words.ctm")]
@@ -179,3 +214,7 @@ def test_no_textgrid_takes_the_place_of_another(system, tmp_path):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.TextGrid")}
     names = ("a", "a.2", "a.3", "%2E./up", "%/top")
     assert found == {f"{name}.TextGrid" for name in names}
+
+
+def test_the_command_knows_all_forms():
+    assert set(get_args(ExportFormat)) == set(_FORMS)

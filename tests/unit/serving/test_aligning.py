@@ -1,5 +1,6 @@
 """A corpus aligned by a package, of a GMM system and of a network, and exported."""
 
+import dataclasses
 import json
 import shutil
 
@@ -193,3 +194,57 @@ def test_self_loop_scale_is_of_the_training(
     monkeypatch.setattr("latflow.serving.aligning.Aligner", Watched)
     align(other, digits, corpus)
     assert found == [(info["acoustic_scale"], self_loops)]
+
+
+def align_one(digits, package, folder, *further):
+    name = next(iter(digits.audio))
+    (folder / "one.lab").write_text(digits.texts[name])
+    return main([
+        "align-one", str(digits.audio[name]), str(folder / "one.lab"),
+        str(digits.root / "lexicon.txt"), str(package), *map(str, further),
+    ])  # fmt: skip
+
+
+def test_one_recording_is_aligned_as_with_its_corpus(corpus, digits, package, capsys):
+    align(package, digits, corpus)
+    aligned = AlignedSet(
+        alignments=corpus / "ali/ali.ark",
+        statistics=corpus / "ali/statistics.json",
+        cuts=corpus / "corpus/cuts.jsonl.gz",
+        lang_dir=corpus / "ali/lang",
+        model_dir=package / "model",
+    )
+    export_alignments(aligned, corpus / "out", options=ExportOptions())
+    name = next(iter(digits.audio))
+    expected = (corpus / f"out/textgrid/{name}.TextGrid").read_text()
+    capsys.readouterr()
+    assert align_one(digits, package, corpus) == 0
+    assert capsys.readouterr().out == expected
+    assert align_one(digits, package, corpus, corpus / "a.csv") == 0
+    rows = (corpus / "a.csv").read_text().splitlines()
+    words = [row.split(",")[2] for row in rows if ",words," in row]
+    assert words == digits.texts[name].split()
+    assert align_one(digits, package, corpus, corpus / "a.json", "--beam", 5) == 0
+    assert json.loads((corpus / "a.json").read_text())["tiers"].keys() == {
+        "words", "phones",
+    }  # fmt: skip
+
+
+def test_one_recording_that_cannot_be_aligned(corpus, digits, package, capsys):
+    assert align_one(digits, package, corpus, corpus / "a.xyz") == 1
+    assert "a form that is not known" in capsys.readouterr().err
+    name = next(iter(digits.audio))
+    word = digits.texts[name].split()[0]
+    digits = dataclasses.replace(digits, texts={name: f"{word} " * 200})
+    assert align_one(digits, package, corpus) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "can't be aligned with" in said
+    assert "check that the text is what is said there" in said
+
+
+def test_words_without_pronunciation_are_named(corpus, digits, package, capsys):
+    name = next(iter(digits.audio))
+    text = f"{digits.texts[name]} flabbergast"
+    digits = dataclasses.replace(digits, texts={name: text})
+    assert align_one(digits, package, corpus, corpus / "a.TextGrid", "--short") == 0
+    assert "since the lexicon lacks them: FLABBERGAST" in capsys.readouterr().err

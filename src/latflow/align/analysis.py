@@ -1,0 +1,140 @@
+"""Quality of alignments, an utterance a row: the columns of MFA's table.
+
+Source: Montreal Forced Aligner, "Analyzing alignment quality" (alignment_analysis.csv).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from latflow.align.timing import AlignedUtterance, TimedPhone
+
+COLUMNS = (
+    *("file", "begin", "end", "speaker", "overall_log_likelihood"),
+    *("speech_log_likelihood", "phone_duration_deviation", "snr"),
+)
+_FRAME = 0.025  # seconds of a piece of signal that stands for noise where no silence is
+
+
+class AlignmentAnalysis:
+    """Measures utterances, and writes the table when all are known.
+
+    Durations wait in a file: how unusual they are is known at the end.
+
+    Args:
+        scratch: the file.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._stream = scratch.open("w", encoding="utf-8")
+        self._sums: dict[str, np.ndarray] = {}  # count, sum, sum of squares
+
+    def add(
+        self,
+        place: Sequence[str | float],
+        timed: AlignedUtterance,
+        samples: np.ndarray | None,
+        sample_rate: float,
+    ) -> None:
+        """Measure an utterance.
+
+        Args:
+            place: file, begin and end in seconds, speaker.
+            timed: its phones.
+            samples: its signal, float[N]; None where it can't be read.
+            sample_rate: of the signal, Hz.
+        """
+        spoken = [(p.phone, math.log(p.end - p.start)) for p in timed.spoken]
+        for phone, duration in spoken:
+            sums = self._sums.setdefault(phone, np.zeros(3))
+            sums += (1.0, duration, duration**2)
+        snr = None if samples is None else signal_to_noise(timed, samples, sample_rate)
+        row = [*place, _overall(timed.phones), _mean(timed.spoken), spoken, snr]
+        self._stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def write(self, path: Path) -> None:
+        """Write the table, utterances with the most unusual phones first."""
+        self._stream.close()
+        rows = sorted(self._rows(), key=lambda row: -(row[6] or 0.0))
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows(
+                [_rounded(v) if isinstance(v, float) else v for v in row]
+                for row in rows
+            )
+        self._scratch.unlink()
+
+    def _rows(self) -> Iterator[list]:
+        """Yield the rows, deviations in place of durations."""
+        scales = {}
+        for phone, (count, total, squares) in self._sums.items():
+            mean = total / count
+            variance = (squares - count * mean**2) / (count - 1) if count > 1 else 0.0
+            scales[phone] = mean, math.sqrt(max(variance, 0.0))
+        with self._scratch.open(encoding="utf-8") as stream:
+            for *head, spoken, snr in map(json.loads, stream):
+                scores = [
+                    abs(duration - mean) / deviation
+                    for phone, duration in spoken
+                    for mean, deviation in [scales[phone]]
+                    if deviation > 1e-6  # occurs once, or always as long
+                ]
+                yield [*head, max(scores, default=None), snr]
+
+
+def signal_to_noise(
+    timed: AlignedUtterance, samples: np.ndarray, sample_rate: float
+) -> float | None:
+    """Return the power of speech over that of the rest of an utterance, dB.
+
+    Where there is no rest its quietest 25 ms stand for it.
+
+    Args:
+        timed: phones of the utterance.
+        samples: its signal, float[N].
+        sample_rate: Hz.
+
+    Returns:
+        None where one of the two has no sound at all.
+    """
+    power = np.square(samples, dtype=np.float64)
+    is_speech = np.zeros(len(power), bool)
+    for phone in timed.spoken:
+        is_speech[round(phone.start * sample_rate) : round(phone.end * sample_rate)] = 1
+    if not is_speech.any():
+        return None
+    speech = float(power[is_speech].mean())
+    if is_speech.all():
+        size = max(1, round(_FRAME * sample_rate))
+        whole = power[: len(power) // size * size].reshape(-1, size)
+        noise = float((whole.mean(axis=1) if len(whole) else power).min())
+    else:
+        noise = float(power[~is_speech].mean())
+    return 10 * math.log10(speech / noise) if speech > 0 and noise > 0 else None
+
+
+def _overall(phones: Sequence[TimedPhone]) -> float | None:
+    """Return the mean log-likelihood of frames; None where it is not known."""
+    if not phones or any(phone.score is None for phone in phones):
+        return None
+    lengths = [phone.end - phone.start for phone in phones]
+    return float(np.average([phone.score or 0.0 for phone in phones], weights=lengths))
+
+
+def _mean(phones: Sequence[TimedPhone]) -> float | None:
+    """Return the mean score of phones; None where it is not known."""
+    scores = [phone.score for phone in phones]
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if known and len(known) == len(scores) else None
+
+
+def _rounded(value: float) -> float:
+    return round(value, 4)
