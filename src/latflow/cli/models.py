@@ -19,17 +19,21 @@ HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layou
     option("cuts", "cuts.jsonl.gz"),
     option("out_dir", "folder for the features"),
     option("--threads", "parallel workers", 2),
+    option("--extractor", "settings in Lhotse's form, in the place of the recipe's"),
     *RECIPE,
+    example="features cuts.jsonl.gz out --extractor feature_extractor.yaml",
 )
 def _features(arguments: Arguments) -> None:
-    """Extract the features of GMM systems of a cut manifest."""
+    """Extract the features of a cut manifest: a recipe's for GMM systems, or others."""
     from latflow.features.extract import extract_features
+    from latflow.features.extractor_file import read_extractor
 
     recipe = read_recipe(arguments, otherwise="demo")
+    file = arguments.extractor
     extract_features(
         arguments.cuts,
         arguments.out_dir,
-        options=recipe.options.features.extraction,
+        options=read_extractor(file) if file else recipe.options.features.extraction,
         threads=arguments.threads,
         max_skipped_fraction=recipe.max_skipped_fraction,
     )
