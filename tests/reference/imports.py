@@ -29,10 +29,11 @@ def distributions(*names):
     }
     loaded = _loaded({_module(name) for name in found})
     packages = lazy | {p for module in loaded for p in _at_import(module)[1]}
-    of_modules = metadata.packages_distributions()
-    return {
-        plain(sorted(of_modules.get(package, [package]))[0]) for package in packages
-    }
+    of_modules = _of_modules()
+    return {plain(sorted(of_modules.get(one, [one]))[0]) for one in packages}
+
+
+_of_modules = cache(metadata.packages_distributions)
 
 
 def plain(name):

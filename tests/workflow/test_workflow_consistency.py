@@ -1,7 +1,4 @@
-"""Names agree: rule = log folder = benchmark folder; versions = lock file.
-
-Environments have what the code that runs in them imports.
-"""
+"""Names agree: rule = log folder = benchmark folder; versions = lock file."""
 
 import importlib
 import inspect
@@ -12,9 +9,8 @@ from importlib import metadata
 from typing import get_type_hints
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
-from reference.imports import distributions, plain
+from reference.imports import plain
 from reference.rules import read_rules
 
 from latflow.report.cost_figures import Work, packaged_figures
@@ -122,79 +118,6 @@ def test_lock_file_has_all_that_its_packages_need(repository, python, platform):
             if not is_there and not OF_TORCH.match(required):
                 missing.add(f"{name}: {one}")
     assert not missing
-
-
-def read_pip(path):
-    """Return the packages of an environment that come from an index of Python's."""
-    lines = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
-    return [line for line in lines if not line.startswith("--")]
-
-
-def test_conda_environments_use_the_locked_versions(repository):
-    versions = locked(repository)
-    paths = sorted((repository / "envs").glob("*.yaml"))
-    assert paths
-    for path in paths:
-        for requirement in read_pip(path):
-            name, version = requirement.lower().split("==")
-            assert versions[name] == version, f"{path.name}: {requirement}"
-
-
-# What some code imports that no rule of an environment runs: a client of Triton's, and
-# NVIDIA's compiler, which comes with torch.
-NEVER_RUN = {"grpcio", "tritonclient", "triton", "triton-python-backend-utils"}
-
-
-def closure(names):
-    """Return distributions with all that they require, as they are installed here."""
-    found, pending = set(), list(names)
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            required = map(Requirement, metadata.requires(name) or ())
-            pending += [
-                plain(one.name)
-                for one in required
-                if one.marker is None or one.marker.evaluate({"extra": ""})
-            ]
-    return found
-
-
-def test_conda_environments_have_what_the_code_of_their_rules_imports(
-    repository, rules
-):
-    """Lazy imports too."""
-    stages = {}
-    for rule in rules.values():
-        named = re.findall(r"envs/([\w-]+)\.yaml", rule.directives["conda"])
-        for environment in named or ["torch-cpu", "torch-gpu"]:
-            stages.setdefault(environment, set()).add(rule.stage)
-    files = {path.stem for path in (repository / "envs").glob("*.yaml")}
-    assert stages.keys() == files
-    for environment, names in stages.items():
-        needed = distributions(*names, "latflow.workflow.fork_server.run") - NEVER_RUN
-        if "lhotse" in needed:
-            needed.add("lilcom")  # loaded by name, for manifests with features of it
-        pip = read_pip(repository / f"envs/{environment}.yaml")
-        lacking = needed - closure(plain(one.split("==")[0]) for one in pip)
-        assert not lacking, environment
-
-
-def test_only_the_environment_for_gpus_takes_torch_with_cuda(repository):
-    for path in (repository / "envs").glob("*.yaml"):
-        has_index = "extra-index"
-        assert has_index not in path.read_text(), path
-
-
-def test_triton_environment_has_what_backend_and_load_client_import(repository):
-    roots = "latflow.serving.triton_model", "latflow.serving.load_test.load_server"
-    script = (repository / "envs/install_triton.sh").read_text()
-    (text,) = re.findall(r"^locked=\((.*?)\)", script, re.MULTILINE | re.DOTALL)
-    listed = set(map(plain, text.split()))
-    needed = distributions(*roots) - NEVER_RUN
-    assert needed - closure(listed) == set()
-    assert listed - needed == set()
 
 
 @pytest.mark.parametrize("mark", ["@ ", "://", "file:", "--hash", "-e "])

@@ -132,12 +132,17 @@ def _lang(arguments: Arguments) -> None:
 
 @COMMANDS.command("model-info", option("model", "final.mdl, or a model package"))
 def _model_info(arguments: Arguments) -> None:
-    """Print sizes of a Kaldi final.mdl (gmm-info), or the contents of a package."""
+    """Print sizes of a Kaldi final.mdl (gmm-info), or the contents of a package.
+
+    A package whose files are not those that were packaged is refused.
+    """
     from latflow.gmm.model import AcousticModel
-    from latflow.serving.package import describe, read_info
+    from latflow.serving.package import check_files, describe, read_info
 
     if Path(arguments.model).is_dir():
-        sys.stdout.write(describe(read_info(arguments.model)))
+        info = read_info(arguments.model)
+        check_files(Path(arguments.model), info)
+        sys.stdout.write(describe(info))
         return
 
     model = AcousticModel.load(arguments.model)
