@@ -9,8 +9,8 @@ from importlib import metadata
 from typing import get_type_hints
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
+from reference.imports import plain
 from reference.rules import read_rules
 
 from latflow.report.cost_figures import Work, packaged_figures
@@ -120,17 +120,6 @@ def test_lock_file_has_all_that_its_packages_need(repository, python, platform):
     assert not missing
 
 
-def test_conda_environments_use_the_locked_versions(repository):
-    versions = locked(repository)
-    paths = sorted((repository / "envs").glob("*.yaml"))
-    assert paths
-    for path in paths:
-        pip = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
-        for requirement in pip:
-            name, version = requirement.lower().split("==")
-            assert versions[name] == version, f"{path.name}: {requirement}"
-
-
 @pytest.mark.parametrize("mark", ["@ ", "://", "file:", "--hash", "-e "])
 def test_lock_file_holds_names_and_versions_only(repository, mark):
     assert mark not in (repository / "requirements.lock").read_text()
@@ -162,10 +151,6 @@ def test_every_required_package_is_imported_by_a_source_file(repository):
     required = tomllib.loads(text)["project"]["dependencies"]
     names = {plain(re.match(r"[\w.-]+", line)[0]) for line in required}
     assert names - present <= LOADED_BY_NAME
-
-
-def plain(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_the_share_that_may_be_skipped_makes_no_finished_step_old(repository):

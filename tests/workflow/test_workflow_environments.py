@@ -1,28 +1,19 @@
 """Conda environments: their form, their place in the rules, their versions."""
 
-import ast
 import os
 import re
 import stat
 import subprocess
 import sys
-from functools import cache
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from reference.imports import distributions, plain
 from reference.rules import read_rules
 
 FAMILIES = ("corpus", "gmm", "lang", "report", "serve", "torch-cpu", "torch-gpu")
-# What a server loads: front end, network, decoder.
-SERVED = (
-    "features/front_end",
-    "nnet/model_dir",
-    "decode/streaming",
-    "decode/recognizer",
-)
 # Answers what Snakemake asks of conda before it plans, and nothing else.
 STAND_IN = """#!/bin/sh
 case "$*" in
@@ -33,8 +24,8 @@ case "$*" in
   *) echo "asked for: $*" >&2; exit 9 ;;
 esac
 """
-# What the names in `conda:` stand for; others are files.
-NAMED = {"TORCH": ["torch-cpu", "torch-gpu"]}
+# What the name TORCH in `conda:` stands for; others are files.
+TORCH = ("torch-cpu", "torch-gpu")
 
 
 def environments(repository):
@@ -72,92 +63,82 @@ def test_horovod_has_the_same_version_everywhere(repository):
     assert f"horovod=={versions.pop()}" in (repository / "pyproject.toml").read_text()
 
 
-def tasks(repository):
-    """(module of the stage, families) of every rule."""
-    for rule in read_rules(repository).values():
-        name = rule.directives["conda"].strip()
-        module = rule.stage.rpartition(".")[0].replace(".", "/")
-        families = NAMED.get(name) or [re.split(r"[/.]", name)[-2]]
-        yield repository / f"src/{module}.py", families
+def read_pip(path):
+    """Return the packages of an environment that come from an index of Python's."""
+    lines = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
+    return [line for line in lines if not line.startswith("--")]
 
 
-@cache
-def imports(path):
-    """Names that a file imports when it is loaded, whether it is a module or in one."""
-    return list(imported(path))
+def test_conda_environments_use_the_locked_versions(repository):
+    lines = (repository / "requirements.lock").read_text().splitlines()
+    pairs = (line.split(";")[0].split("==") for line in lines)
+    versions = {plain(name): version.strip() for name, version in pairs}
+    paths = sorted((repository / "envs").glob("*.yaml"))
+    assert paths
+    for path in paths:
+        for requirement in read_pip(path):
+            name, version = requirement.lower().split("==")
+            assert versions[name] == version, f"{path.name}: {requirement}"
 
 
-def imported(path):
-    pending = list(ast.parse(path.read_text()).body)
+# What some code imports that no rule of an environment runs: a client of Triton's, and
+# NVIDIA's compiler, which comes with torch.
+NEVER_RUN = {"grpcio", "tritonclient", "triton", "triton-python-backend-utils"}
+
+
+def closure(names):
+    """Return distributions with all that they require, as they are installed here."""
+    found, pending = set(), list(names)
     while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            pending += node.orelse
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = (ast.stmt, ast.ExceptHandler)
-            pending += [n for n in ast.iter_child_nodes(node) if isinstance(n, inner)]
-
-
-def needs(path, source):
-    """Foreign modules that a module needs, itself or by modules of ours."""
-    pending, reached, found = [path], set(), set()
-    while pending:
-        if (path := pending.pop()) in reached:
-            continue
-        reached.add(path)
-        for name in imports(path):
-            parts = name.split(".")
-            found.add(parts[0])
-            if parts[0] == "latflow":
-                for end in range(1, len(parts) + 1):
-                    base = source.joinpath(*parts[:end])
-                    files = base.with_suffix(".py"), base / "__init__.py"
-                    pending += filter(Path.is_file, files)
-    return found - sys.stdlib_module_names - {"latflow"}
-
-
-def plain(name):
-    """The name of a package as all spellings have it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-@cache
-def brought(package):
-    """A package and all that it requires."""
-    found, pending, no_extra = set(), [package], {"extra": ""}
-    while pending:
-        if (name := plain(pending.pop())) not in found:
+        name = pending.pop()
+        if name not in found:
             found.add(name)
-            lines = map(Requirement, metadata.requires(name) or [])
-            wanted = (r for r in lines if not r.marker or r.marker.evaluate(no_extra))
-            pending += [requirement.name for requirement in wanted]
+            required = map(Requirement, metadata.requires(name) or ())
+            pending += [
+                plain(one.name)
+                for one in required
+                if one.marker is None or one.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
+def stages(repository):
+    """Return the stages that run in each environment."""
+    found = {}
+    for rule in read_rules(repository).values():
+        named = re.findall(r"envs/([\w-]+)\.yaml", rule.directives["conda"])
+        for environment in named or TORCH:
+            found.setdefault(environment, set()).add(rule.stage)
     return found
 
 
 @pytest.mark.slow
-def test_environments_have_what_stages_import(repository):
-    packages = metadata.packages_distributions()
-    present = {}
-    for family, environment in environments(repository).items():
-        names = [line.split("==")[0] for line in environment["dependencies"][-1]["pip"]]
-        present[family] = set().union(*map(brought, names))
-    rooms = repository / "src/latflow"
-    start = [rooms / f"workflow/{name}.py" for name in ("fork_server", "jobs")]
-    found = list(tasks(repository))
-    found += [(path, FAMILIES) for path in start]
-    found += [(rooms / f"{name}.py", ["serve"]) for name in SERVED]
-    lacking = [
-        (path.name, family, module)
-        for path, families in found
-        for module in needs(path, repository / "src")
-        for family in families
-        if present[family].isdisjoint(map(plain, packages.get(module, [])))
-    ]
-    assert not lacking
+def test_environments_have_what_the_code_of_their_rules_imports(repository):
+    """Lazy imports too."""
+    found = stages(repository)
+    assert sorted(found) == sorted(FAMILIES)
+    for environment, names in found.items():
+        needed = distributions(*names, "latflow.workflow.fork_server.run") - NEVER_RUN
+        if "lhotse" in needed:
+            needed.add("lilcom")  # loaded by name, for manifests with features of it
+        pip = read_pip(repository / f"envs/{environment}.yaml")
+        lacking = needed - closure(plain(one.split("==")[0]) for one in pip)
+        assert not lacking, environment
+
+
+def test_no_environment_names_a_registry(repository):
+    for path in (repository / "envs").glob("*.yaml"):
+        assert "://" not in path.read_text(), path
+
+
+def test_triton_environment_has_what_backend_and_load_client_import(repository):
+    roots = "latflow.serving.triton_model", "latflow.serving.load_test.load_server"
+    script = (repository / "envs/install_triton.sh").read_text()
+    (text,) = re.findall(r"^locked=\((.*?)\)", script, re.MULTILINE | re.DOTALL)
+    listed = set(map(plain, text.split()))
+    needed = distributions(*roots) - NEVER_RUN
+    assert needed - closure(listed) == set()
+    assert listed - needed == set()
 
 
 @pytest.mark.slow

@@ -104,21 +104,25 @@ class PhoneScores:
 
     The score of a phone is the mean acoustic log-likelihood of its frames. Its
     confidence is the share of occurrences of the same phone that would score lower,
-    were their scores normally distributed: low ones are worth a look.
+    were their scores normally distributed: low ones are worth a look. A phone that
+    occurs once is compared with all phones.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, np.ndarray] = {}  # count, sum, sum of squares
+        self._all = np.zeros(3)  # the same of all phones
 
     def add(self, phones: Sequence[str], scores: np.ndarray) -> None:
         """Take note of the phones of an utterance."""
         for phone, score in zip(phones, scores.tolist(), strict=True):
             sums = self._sums.setdefault(phone, np.zeros(3))
             sums += (1.0, score, score * score)
+            self._all += (1.0, score, score * score)
 
     def confidence(self, phone: str, score: float) -> float | None:
-        """Return the confidence of a phone; None where too few of it were seen."""
-        count, total, squares = self._sums.get(phone, np.zeros(3))
+        """Return the confidence of a phone; None in a corpus of one."""
+        sums = self._sums.get(phone, np.zeros(3))
+        count, total, squares = sums if sums[0] > 1 else self._all
         if count < 2:
             return None
         mean = total / count

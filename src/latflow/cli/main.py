@@ -23,6 +23,7 @@ from latflow.cli import (
     language_models,
     lattice,
     models,
+    returnn,
     serving,
 )
 from latflow.cli.commands import CommandParser
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
         language_models.COMMANDS,
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
-        *(align.ALIGN, g2p.G2P, cache.CACHE, completion.COMMANDS),
+        *(align.ALIGN, g2p.G2P, cache.CACHE, returnn.COMMANDS, completion.COMMANDS),
     )
     for group in groups:
         group.add_to(commands)

@@ -19,17 +19,21 @@ HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layou
     option("cuts", "cuts.jsonl.gz"),
     option("out_dir", "folder for the features"),
     option("--threads", "parallel workers", 2),
+    option("--extractor", "settings in Lhotse's form, in the place of the recipe's"),
     *RECIPE,
+    example="features cuts.jsonl.gz out --extractor feature_extractor.yaml",
 )
 def _features(arguments: Arguments) -> None:
-    """Extract the features of GMM systems of a cut manifest."""
+    """Extract the features of a cut manifest: a recipe's for GMM systems, or others."""
     from latflow.features.extract import extract_features
+    from latflow.features.extractor_file import read_extractor
 
     recipe = read_recipe(arguments, otherwise="demo")
+    file = arguments.extractor
     extract_features(
         arguments.cuts,
         arguments.out_dir,
-        options=recipe.options.features.extraction,
+        options=read_extractor(file) if file else recipe.options.features.extraction,
         threads=arguments.threads,
         max_skipped_fraction=recipe.max_skipped_fraction,
     )
@@ -128,12 +132,17 @@ def _lang(arguments: Arguments) -> None:
 
 @COMMANDS.command("model-info", option("model", "final.mdl, or a model package"))
 def _model_info(arguments: Arguments) -> None:
-    """Print sizes of a Kaldi final.mdl (gmm-info), or the contents of a package."""
+    """Print sizes of a Kaldi final.mdl (gmm-info), or the contents of a package.
+
+    A package whose files are not those that were packaged is refused.
+    """
     from latflow.gmm.model import AcousticModel
-    from latflow.serving.package import describe, read_info
+    from latflow.serving.package import check_files, describe, read_info
 
     if Path(arguments.model).is_dir():
-        sys.stdout.write(describe(read_info(arguments.model)))
+        info = read_info(arguments.model)
+        check_files(Path(arguments.model), info)
+        sys.stdout.write(describe(info))
         return
 
     model = AcousticModel.load(arguments.model)

@@ -111,9 +111,10 @@ def _cuts(path: str | Path) -> Iterator[tuple[Cut, set[str]]]:
         raise UserError("no such file", file=path, remedy="check the path")
 
     def make(values: dict[str, Any]) -> tuple[Cut, set[str]]:
-        types = audio_types(values)
         kind = values.get("type")
-        cut = deserialize_item(cut_fields(values))
+        fields = cut_fields(values)
+        types = audio_types(fields)
+        cut = deserialize_item(fields)
         if not isinstance(cut, Cut):
             raise TypeError(f"type {kind!r}")
         return cut, types

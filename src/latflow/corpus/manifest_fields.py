@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 Values = dict[str, Any]
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
@@ -166,13 +167,15 @@ def _channel(value: object) -> int | list[int]:
 
 
 def _check_source(source: object) -> None:
-    """Refuse what is no source of audio."""
+    """Refuse what is no source of audio; the URL of a file is a file."""
     if not isinstance(source, dict):
         raise ValueError(f"sources: {source!r} is no object")
     for key in ("type", "source"):
         if not isinstance(source.get(key), str) or not source[key]:
             raise ValueError(f"sources: {key}: {source.get(key)!r} is no text")
     _check_channels(source.get("channels"), "sources: channels")
+    if source["type"] == "url" and source["source"].startswith("file:///"):
+        source |= {"type": "file", "source": unquote(urlsplit(source["source"]).path)}
 
 
 def _check_channels(channels: object, key: str) -> None:

@@ -41,7 +41,11 @@ from latflow.errors import UserError
 from latflow.features.dither import dither
 from latflow.features.frames import FeatureStore, FrameWriter
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
-from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
+from latflow.features.lhotse_extractors import (
+    OURS,
+    ExtractionError,
+    LhotseExtractor,
+)
 from latflow.features.options import (
     Extraction,
     FrameGeometry,
@@ -248,13 +252,29 @@ class KaldiFrontEndConfig:
 
 
 class KaldiExtractor(FeatureExtractor):
-    """Base of the extractors; `extract` may run in several threads at once."""
+    """Base of the extractors; `extract` may run in several threads at once.
+
+    Args:
+        config: settings; None for those of the type with a frame for each frame shift
+            (`snip_edges: false`), by which Lhotse counts frames.
+
+    Raises:
+        ValueError: the settings are of another type.
+    """
 
     name: str  # pyright: ignore[reportIncompatibleVariableOverride]
     config_type = KaldiFrontEndConfig
     config: KaldiFrontEndConfig
 
-    def __init__(self, config: KaldiFrontEndConfig) -> None:
+    def __init__(self, config: KaldiFrontEndConfig | None = None) -> None:
+        kind = self.name.removeprefix(OURS)
+        if config is None:
+            options = FrontEndOptions.model_validate(
+                {"type": kind, "snip_edges": False}
+            )
+            config = KaldiFrontEndConfig(options=options)
+        if config.options.type != kind:
+            raise ValueError(f"options of {config.options.type} for {self.name}")
         super().__init__(config=config)
         self.front_end = KaldiFrontEnd(config.options, config.sampling_rate)
 

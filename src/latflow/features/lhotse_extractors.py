@@ -13,9 +13,12 @@ import dataclasses
 import difflib
 import json
 import math
+import sys
 import typing
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,8 @@ from latflow.features.front_end import SAMPLE_SCALE
 from latflow.features.options import FrameGeometry, LhotseFrontEndOptions
 from latflow.user_code import load_object, refuse_untrusted
 
+#: Names of our own extractors begin so.
+OURS = "latflow-"
 # Packages that Lhotse's extractors import when they are made or called.
 _PACKAGES = {
     "fbank": "torchaudio",
@@ -150,6 +155,19 @@ class LhotseExtractor:
         """Return an instance of the extractor, for one thread."""
         return self._made()
 
+    def check(self) -> None:
+        """Refuse an extractor that does not work, by a second of noise.
+
+        Raises:
+            UserError: it fails, or gives features of another size than it says.
+        """
+        rng = np.random.default_rng(0)
+        wave = rng.normal(0, 0.1, self.sample_rate).astype(np.float32)
+        try:
+            self.extract_utterance(wave, 0)
+        except UserError as error:
+            raise UserError(f"{self._key}.extractor: {error}") from error
+
     def check_lengths(self) -> None:
         """Refuse an extractor whose numbers of frames are not those of `geometry`.
 
@@ -175,7 +193,7 @@ class LhotseExtractor:
         """Return the class that the options name."""
         name = self.options.extractor
         # Ours are registered too, and are types of their own.
-        known = [name for name in FEATURE_EXTRACTORS if not name.startswith("latflow-")]
+        known = [name for name in FEATURE_EXTRACTORS if not name.startswith(OURS)]
         if self.options.is_own:
             try:
                 found = load_object(name)
@@ -199,6 +217,8 @@ class LhotseExtractor:
                     f"{self._key}.extractor: {name} needs the Python package {package}",
                     remedy=f"install it (pip install {package}), or take another",
                 )
+            if package == "torchaudio":
+                _load_torchaudio()
         if not (isinstance(found, type) and issubclass(found, FeatureExtractor)):
             raise UserError(
                 f"{self._key}.extractor: {name} is no subclass of Lhotse's "
@@ -292,6 +312,26 @@ class LhotseExtractor:
             f"{self._key}.extractor: {self.options.extractor} {what}: {_told(error)}",
             remedy=_DOCS,
         )
+
+
+def _load_torchaudio() -> None:
+    """Import torchaudio, without its library where that is for another torch.
+
+    PyPI's is for torch with CUDA. Features are computed in Python alone.
+    """
+    try:
+        import_module("torchaudio")
+    except OSError:
+        for name in [name for name in sys.modules if name.startswith("torchaudio")]:
+            del sys.modules[name]
+        without = ModuleType("torchaudio._extension")
+        vars(without).update(
+            _IS_TORCHAUDIO_EXT_AVAILABLE=False,
+            _IS_ALIGN_AVAILABLE=False,
+            fail_if_no_align=lambda function: function,
+        )
+        sys.modules[without.__name__] = without
+        import_module("torchaudio")
 
 
 def adds_features(extractor: FeatureExtractor) -> bool:

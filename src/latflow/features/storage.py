@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 from lhotse import Features, MonoCut
 from lhotse.features.io import close_cached_file_handles, get_writer
-from lhotse.utils import fastcopy
+from lhotse.utils import compute_num_frames, fastcopy
 
 from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import ManifestWriter, count_cuts
 from latflow.corpus.manifests import at_rate, read_cuts
 from latflow.errors import UserError
+from latflow.features.extractor_file import EXTRACTOR_FILE, write_extractor
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_directory
 from latflow.logs import progress
@@ -48,8 +49,10 @@ def export_features(
     """Write features in one of Lhotse's storages, and the cuts that have them.
 
     Writes `cuts.jsonl.gz`, without the cuts that have no features (the ledger of
-    `extract_features` says why), and `storage/`. With snip-edges a cut is
-    shortened to the time of its frames, which Lhotse holds it to.
+    `extract_features` says why), `storage/` and `feature_extractor.yaml`, Lhotse's form
+    of the extractor's settings. Lhotse counts a frame for each frame shift: a cut that
+    has fewer (as with `snip_edges`) is shortened to the time of its frames, and frames
+    behind its end are left out; both are counted in a log line.
 
     Args:
         features_dir: a `FrameStore` of features of audio; normalized where it is one
@@ -66,7 +69,7 @@ def export_features(
     """
     store, target = FrameStore.load(features_dir), Path(out_dir)
     _check_storage(storage, url, store)
-    num_written = 0
+    num_written, num_shortened, num_cut = 0, 0, 0
     with atomic_directory(target) as folder:
         made, lies_at = folder / "storage", target / "storage"
         writer = FeatureStorage(storage, made, lies_at, url=url)
@@ -81,6 +84,9 @@ def export_features(
                 duration = described.duration
                 manifest.write(fastcopy(cut, features=described, duration=duration))
                 num_written += 1
+                num_shortened += duration < cut.duration
+                num_cut += described.num_frames < len(features)
+        write_extractor(folder / EXTRACTOR_FILE, store.meta["extraction"], rate)
         if num_written < len(store):
             raise UserError(
                 f"{num_written} of {len(store)} utterances are among the cuts",
@@ -89,6 +95,10 @@ def export_features(
             )
     if lacking := total - num_written:
         log.warning("%d of %d cuts have no features, and are left out", lacking, total)
+    if num_shortened:
+        log.info("%d cuts are shortened to the time of their frames", num_shortened)
+    if num_cut:
+        log.warning("frames behind the end of %d cuts are left out", num_cut)
 
 
 def _check_storage(storage: str, url: str | None, store: FrameStore) -> None:
@@ -120,17 +130,20 @@ def _manifest(
     storage: FeatureStorage,
 ) -> Features:
     """Store one utterance's features, and return what Lhotse reads them by."""
-    shift = facts["frame_shift"]
+    shift, rate = facts["frame_shift"], facts["sample_rate"]
+    duration = cut.duration
+    fitting = compute_num_frames(duration, shift, rate)
+    if len(features) < fitting:
+        duration = round(len(features) * shift, 8)
+    features = features[:fitting]
     return Features(
         type=facts["type"],
         num_frames=len(features),
         num_features=features.shape[1],
         frame_shift=shift,
-        sampling_rate=facts["sample_rate"],
+        sampling_rate=rate,
         start=cut.start,
-        duration=round(len(features) * shift, 8)
-        if facts["snip_edges"]
-        else cut.duration,
+        duration=duration,
         storage_type=storage.kind,
         storage_path=storage.path,
         storage_key=storage.write(cut.id, features),
@@ -145,13 +158,18 @@ class FeatureStorage:
     Args:
         kind: Lhotse's name of the storage.
         target: where it will lie when it is read.
-        url: place to write to instead, below the path of `target`; None for none.
+        url: place to write to instead, below the path of `target`; None for none. Of
+            `file:///` it is the folder itself.
     """
 
     def __init__(
         self, kind: str, folder: Path, target: Path, *, url: str | None = None
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        if url is not None and url.startswith("file:///"):
+            folder = target = Path(unquote(urlsplit(url).path)) / target.name
+            folder.mkdir(parents=True, exist_ok=True)
+            url = None
         base: str | Path = folder if kind.endswith("_files") else folder / "features"
         self._url = None
         if url is not None:

@@ -141,8 +141,9 @@ def _spread(values: Sequence[float | None]) -> dict[str, float]:
     }
 
 
+_LATENCIES = ("mean", *(f"p{p}" for p in PERCENTILES))
 _HEADINGS = (
-    *("sessions", "finals", "errors", "RTFX", "p50 ms", "p90 ms", "p95 ms", "p99 ms"),
+    *("sessions", "finals", "errors", "RTFX", *(f"{name} ms" for name in _LATENCIES)),
     *("first partial p50 ms", "WER %", "late ms", "client load"),
 )
 
@@ -170,7 +171,7 @@ def _row(report: LoadReport) -> tuple[str, ...]:
         str(report.utterances - report.errors),
         str(report.errors),
         f"{report.rtfx:.1f}",
-        *(_milliseconds(report.latency.get(f"p{p}")) for p in PERCENTILES),
+        *(_milliseconds(report.latency.get(name)) for name in _LATENCIES),
         _milliseconds(report.first_partial.get("p50")),
         "-" if report.wer is None else f"{report.wer:.2f}",
         _milliseconds(report.late),

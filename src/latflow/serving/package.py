@@ -209,8 +209,12 @@ def _lines(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     return lines
 
 
-def _check_files(folder: Path, info: PackageInfo) -> None:
-    """Refuse a package with files missing or changed."""
+def check_files(folder: Path, info: PackageInfo) -> None:
+    """Refuse a package with files missing or changed.
+
+    Raises:
+        UserError: names the file.
+    """
     for name, expected in info.digests.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise UserError(
@@ -291,7 +295,7 @@ def load_acoustics(
     """
     folder = Path(path)
     info = read_info(folder)
-    _check_files(folder, info)
+    check_files(folder, info)
     with trusting(trust_code):
         return _scored_system(folder, info, device).acoustics
 
@@ -352,7 +356,7 @@ class Model:
                 remedy="align with it (latflow align --model), or package a system "
                 "that does not adapt to speakers",
             )
-        _check_files(folder, info)
+        check_files(folder, info)
         found = _scored_system(folder, info, device)
         lang = Lang.load(folder / "lang")
         check_phones(found.transitions, lang, folder / "model/final.mdl")
@@ -549,7 +553,7 @@ class GmmPackage:
     def _load(cls, folder: Path) -> GmmPackage:
         """Read a package, see `load`."""
         info = read_info(folder)
-        _check_files(folder, info)
+        check_files(folder, info)
         system = GmmSystem.load(folder / "model")
         lang = Lang.load(folder / "lang")
         check_phones(system.model.transitions, lang, folder / "model/final.mdl")

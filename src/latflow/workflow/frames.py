@@ -177,6 +177,7 @@ class ExtractedFrames(Frames):
         from latflow.features.lhotse_extractors import LhotseExtractor
 
         extractor = LhotseExtractor(options, options.sample_rate, key=self.key)
+        extractor.check()
         if not self.is_stored:
             extractor.check_lengths()
 

@@ -118,3 +118,17 @@ def test_fields_of_cuts_are_read(tmp_path):
 def test_cuts_without_meaning_are_refused(tmp_path, field, given):
     with pytest.raises(UserError, match=r"m.jsonl: "):
         read(read_cuts, tmp_path, {**CUT, field: given})
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("file:///a/b%20c.wav", ("file", "/a/b c.wav")),
+        ("https://example.org/a.wav", ("url", "https://example.org/a.wav")),
+        ("file://host/a.wav", ("url", "file://host/a.wav")),
+    ],
+)
+def test_the_url_of_a_file_is_a_file(tmp_path, url, found):
+    source = {**SOURCE, "type": "url", "source": url}
+    recording = read(read_recordings, tmp_path, {**RECORDING, "sources": [source]})
+    assert (recording.sources[0].type, recording.sources[0].source) == found

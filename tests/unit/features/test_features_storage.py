@@ -148,3 +148,12 @@ def test_relative_folders_give_relative_manifests(features, monkeypatch):
     cut = next(iter(CutSet.from_jsonl_lazy("out/cuts.jsonl.gz")))
     assert cut.features.storage_path == "out/storage/features.h5"
     assert cut.load_features().shape == (cut.features.num_frames, 13)
+
+
+def test_a_url_of_a_file_names_a_folder_from_the_root(features):
+    store = extract(features)
+    url = f"file://{features}/far%20away"
+    for cut in exported(features, storage="numpy_files", url=url):
+        wanted = store.frames(store.position(cut.id))
+        np.testing.assert_array_equal(cut.load_features(), wanted)
+    assert len(list((features / "far away").rglob("*.npy"))) == 3

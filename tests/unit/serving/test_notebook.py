@@ -4,9 +4,12 @@ import ast
 import asyncio
 import inspect
 import json
+import sys
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
+import pytest
 import soundfile
 from websockets.asyncio.server import serve
 
@@ -35,9 +38,23 @@ async def execute(cells, names):
             await result
 
 
-def test_the_notebook_shows_partials_and_latency(repository, tmp_path, capsys):
+def microphone(length):
+    """Stand in for sounddevice: silence, of another length than was asked for."""
+
+    def rec(_, *, samplerate, channels, dtype):
+        assert samplerate == 16000
+        return np.zeros((length, channels), dtype)
+
+    return SimpleNamespace(rec=rec, wait=lambda: None)
+
+
+@pytest.mark.parametrize("source", ["file", "microphone"])
+def test_the_notebook_shows_partials_and_latency(
+    repository, tmp_path, capsys, monkeypatch, source
+):
     wave = tmp_path / "speech.wav"
     soundfile.write(wave, np.zeros(2800, np.int16), 8000)
+    monkeypatch.setitem(sys.modules, "sounddevice", microphone(5600))
     notebook = repository / "docs" / "notebooks" / "streaming.ipynb"
     cells = [
         "".join(cell["source"])
@@ -51,7 +68,10 @@ def test_the_notebook_shows_partials_and_latency(repository, tmp_path, capsys):
         async with serve(answer, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
             await execute(cells[:1], names)
-            names.update(URL=f"ws://127.0.0.1:{port}", AUDIO=str(wave))
+            names.update(
+                URL=f"ws://127.0.0.1:{port}",
+                AUDIO=str(wave) if source == "file" else None,
+            )
             await execute(cells[1:], names)
 
     asyncio.run(run())

@@ -339,6 +339,14 @@ def test_features_of_another_dimension_are_refused(digits, tmp_path):
         digits.package(tmp_path / "package", front_end=MFCC)
 
 
+def test_model_info_refuses_a_package_that_was_altered(package, tmp_path, capsys):
+    copy = shutil.copytree(package, tmp_path / "copy")
+    (copy / "lang/words.txt").write_text("<eps> 0\n")
+    assert main(["model-info", str(copy)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, "words.txt: not the file that was packaged" in err) == ("", True)
+
+
 def test_model_info_tells_of_either_kind_of_model(digits, package, capsys):
     assert main(["model-info", str(package)]) == 0
     told = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())

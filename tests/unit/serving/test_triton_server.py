@@ -1,6 +1,9 @@
 """Models of a repository on the real Triton Inference Server, by the load client."""
 
+import base64
 import csv
+import io
+import json
 import os
 import signal
 import socket
@@ -13,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from latflow.lattice.io.binary import LatticeStream
 from latflow.serving.options import SessionOptions, TritonOptions
 from latflow.serving.session import Session
 from latflow.serving.triton import write_repository
@@ -77,7 +81,30 @@ def is_ready(process, port):
 def recognized(model, samples):
     with Session(model, SessionOptions(endpoint="off")) as session:
         pcm = np.rint(samples * 32768).clip(-32768, 32767).astype(np.int16)
-        return (session.accept(pcm) + session.finish())[-1].segment.best.text
+        return (session.accept(pcm) + session.finish())[-1].segment.best
+
+
+def check_all_outputs(environment, repository, address, digits, model, tmp_path):
+    """Ask for text, times and lattice as a client of NVIDIA's library."""
+    utterance = next(iter(digits.audio))
+    samples = digits.samples(utterance)
+    file = tmp_path / "samples"
+    np.rint(samples * 32768).clip(-32768, 32767).astype(np.int16).tofile(file)
+    client = repository / "tests/reference/triton_client.py"
+    command = [environment / "bin/python", client, address, "one", "1600", file]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    outputs = {k: base64.b64decode(v) for k, v in json.loads(done.stdout).items()}
+    expected = recognized(model, samples)
+    text = outputs["TEXT"].decode()
+    assert text == expected.text
+    rows = [line.split() for line in outputs["CTM"].decode().splitlines()]
+    assert [row[4] for row in rows] == text.split()
+    starts = [word.start for word in expected.words]
+    assert [float(row[2]) for row in rows] == pytest.approx(starts, abs=1e-3)
+    stream = LatticeStream(io.BytesIO(outputs["RAW_LATTICE"]), Path("answer"))
+    lattice = stream.lattice()()
+    assert stream.at_end()
+    assert {model.lang.word_ids[w] for w in text.split()} <= set(lattice.word.tolist())
 
 
 def test_clients_get_the_words_of_sessions(
@@ -86,26 +113,26 @@ def test_clients_get_the_words_of_sessions(
     options = TritonOptions(chunk=1600, max_batch=8, threads=1, idle=30.0)
     models = tmp_path / "models"
     write_repository({"one": package, "other": package}, models, options=options)
-    command = [environment / "bin/python", "-m", "latflow.cli.main", "load-test"]
+    command = [environment / "bin/latflow", "load-test"]
     with server(environment, repository, models, tmp_path / "log") as ports:
         for name in ("one", "other"):
             out = tmp_path / f"{name}.csv"
             url = f"grpc://127.0.0.1:{ports[1]}/{name}"
             arguments = ["--sessions", "4", "--iterations", "3", "--csv", out]
             subprocess.run(
-                [*command, url, *digits.audio.values(), *arguments],
-                env={**os.environ, "PYTHONPATH": str(repository / "src")},
-                check=True,
+                [*command, url, *digits.audio.values(), *arguments], check=True
             )
             with out.open(newline="") as stream:
                 rows = list(csv.DictReader(stream))
             assert len(rows) == 3 * len(digits.audio)
             texts = {(row["utterance"], row["text"]) for row in rows}
             assert texts == {
-                (str(path), recognized(model, digits.samples(utterance)))
+                (str(path), recognized(model, digits.samples(utterance)).text)
                 for utterance, path in digits.audio.items()
             }
             assert all(row["first_partial"] for row in rows)
+        address = f"127.0.0.1:{ports[1]}"
+        check_all_outputs(environment, repository, address, digits, model, tmp_path)
         url = f"http://127.0.0.1:{ports[2]}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             metrics = answer.read().decode()

@@ -1,0 +1,279 @@
+"""Networks of RETURNN as descriptions of ours.
+
+Each of RETURNN's layers becomes one of ours, or two where it drops numbers of its input
+(`dropout`). What has no counterpart and changes what the network computes is refused;
+what does not (how parameters start, names of devices) is left out. Each key has a line
+in the table of what became of it.
+
+Source: https://github.com/rwth-i6/returnn, `returnn/tf/layers`; Zeyer, Alkhouli & Ney
+2018, "RETURNN as a generic flexible neural toolkit", figure 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from latflow.nnet.returnn_layers import CLASSES, Fate, Keys, RefusedError, Row
+
+_LOSSES = ("ce", "ctc")
+# Keys that change nothing that is computed.
+_WITHOUT_EFFECT = MappingProxyType(
+    {
+        "forward_weights_init": "parameters start as docs/networks.md says",
+        "recurrent_weights_init": "parameters start as docs/networks.md says",
+        "bias_init": "parameters start as docs/networks.md says",
+        "param_device": "layers are where the training is",
+        "is_output_layer": "outputs are layers with a loss",
+        "register_as_extern_data": "nothing reads it",
+        "out_type": "it follows from the layer",
+        "n_out": "it follows from the input",
+        "unroll": "it is a matter of speed",
+        "darc1": "there is no such penalty here",
+        "dropout_noise_shape": "numbers are dropped one by one",
+    }
+)
+
+
+@dataclass
+class ConvertedNetwork:
+    """A network as ours.
+
+    Attributes:
+        layers: of a network description.
+        rows: what became of each key.
+        frozen: layers that are not trained.
+        l2: factor of each layer with one, by name.
+        label_smoothing: of the loss, where it has one.
+    """
+
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    frozen: list[str] = field(default_factory=list)
+    l2: dict[str, float] = field(default_factory=dict)
+    label_smoothing: float = 0.0
+
+    @property
+    def losses(self) -> list[str]:
+        """Losses of the outputs."""
+        return [layer["loss"] for layer in self.layers.values() if "loss" in layer]
+
+    @property
+    def is_refused(self) -> bool:
+        """Tell whether a key cannot be done."""
+        return any(row.fate == "refused" for row in self.rows)
+
+
+def convert_network(given: Mapping[str, Any], window: int = 1) -> ConvertedNetwork:
+    """Make a network of ours of one of RETURNN's.
+
+    Args:
+        given: RETURNN's layers by name.
+        window: frames of the features that stand side by side at the input.
+
+    Returns:
+        The network; whoever uses it looks at `is_refused` first.
+    """
+    converted = _Network(given).converted()
+    if window > 1 and converted.layers:
+        _put_window(converted, window)
+    return converted
+
+
+def _put_window(converted: ConvertedNetwork, size: int) -> None:
+    """Have all layers that read the features read windows of them."""
+    name = _free("window", converted.layers)
+    for layer in converted.layers.values():
+        layer["from"] = [name if one == "data" else one for one in layer["from"]]
+    first = {"class": "window", "from": ["data"], "size": size}
+    converted.layers = {name: first, **converted.layers}
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Return a name that no layer has."""
+    return name if name not in taken else _free(f"{name}_", taken)
+
+
+class _Network:
+    """The conversion of one network, or of a subnetwork."""
+
+    def __init__(self, given: Mapping[str, Any], prefix: str = "") -> None:
+        self._given = {str(k): v for k, v in given.items() if k[:1] != "#"}
+        self._prefix = prefix
+        self._names = _our_names(self._given)
+        self._found = ConvertedNetwork()
+        self._copies: dict[str, list[str]] = {}
+
+    def converted(self) -> ConvertedNetwork:
+        """Convert all layers that lead to an output, inputs first."""
+        done: set[str] = set()
+        for name in self._ends():
+            self._convert_with_inputs(name, done, ())
+        for name in self._given.keys() - done:
+            self._note(name, "left out", "leads to no output")
+        return self._found
+
+    def _ends(self) -> list[str]:
+        """Return the layers that others need not read."""
+        ends = [
+            name
+            for name, layer in self._given.items()
+            if isinstance(layer, Mapping)
+            and (name == "output" or layer.get("loss"))
+            and not layer.get("only_on_eval")
+        ]
+        if not ends:
+            self._note("output", "refused", "no layer is an output")
+        return ends
+
+    def _convert_with_inputs(
+        self, name: str, done: set[str], above: tuple[str, ...]
+    ) -> None:
+        """Convert a layer after those that it reads."""
+        if name in done:
+            return
+        if name in above:
+            self._note(name, "refused", "reads what it makes, in a loop")
+            return
+        layer = self._given[name]
+        if not isinstance(layer, Mapping) or not isinstance(layer.get("class"), str):
+            self._note(name, "refused", "no class is named")
+            done.add(name)
+            return
+        for source in _sources(layer):
+            if source in self._given:
+                self._convert_with_inputs(source, done, (*above, name))
+        done.add(name)
+        try:
+            self._convert(name, Keys(layer))
+        except RefusedError as refusal:
+            self._note(f"{name}.{refusal.key}", "refused", refusal.why)
+
+    def _convert(self, name: str, keys: Keys) -> None:
+        """Convert one layer and note what became of its keys."""
+        kind = keys.take("class")
+        convert = CLASSES.get(kind)
+        if convert is None:
+            raise RefusedError("class", f"no layer of ours is like {kind}")
+        rate = keys.take("dropout", 0.0) or 0.0
+        made = convert(keys)
+        inputs = self._inputs(keys)
+        if made is not None and isinstance(inside := made.get("layers"), Mapping):
+            made["layers"] = self._nested(name, inside)
+        if rate and kind != "dropout":
+            inputs = [self._put_dropout(name, inputs, float(rate))]
+            keys.rename("dropout", "a layer of class dropout before it")
+        self._take_common(name, kind, keys, made)
+        if made is None and "loss" not in keys.used and len(inputs) == 1:
+            self._copies[name] = inputs
+        else:
+            made = made if made is not None else {"class": "concat"}
+            self._found.layers[self._names[name]] = {
+                "class": made.pop("class"), "from": inputs, **made,
+            }  # fmt: skip
+        keys.check()
+        for key, (fate, text) in keys.used.items():
+            self._note(f"{name}.{key}", fate, text)
+
+    def _nested(self, name: str, inside: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert the layers of a subnetwork."""
+        below = _Network(inside, f"{self._prefix}{name}/").converted()
+        self._found.rows += below.rows
+        if below.frozen or below.l2 or below.losses:
+            raise RefusedError("subnetwork", "trainable, L2 and losses inside it")
+        return below.layers
+
+    def _take_common(
+        self, name: str, kind: str, keys: Keys, made: dict[str, Any] | None
+    ) -> None:
+        """Take what layers of all classes may have."""
+        if keys.take("trainable", default=True) is False:
+            self._found.frozen.append(self._names[name])
+            keys.rename("trainable", "training.freeze")
+        if factor := keys.take("L2", 0.0):
+            self._found.l2[self._names[name]] = float(factor)
+            keys.rename("L2", "training.l2")
+        loss = keys.take("loss", None)
+        if loss is not None:
+            self._take_loss(loss, kind, keys, made)
+        elif made is not None and made["class"] == "output" and self._is_inside(name):
+            raise RefusedError("class", "softmax without a loss")
+        for key, reason in _WITHOUT_EFFECT.items():
+            if key in keys and key not in keys.used:
+                keys.leave_out(key, reason)
+
+    def _is_inside(self, name: str) -> bool:
+        """Tell a layer that is not the network's output by its name."""
+        return bool(self._prefix) or name != "output"
+
+    def _take_loss(
+        self, loss: Any, kind: str, keys: Keys, made: dict[str, Any] | None
+    ) -> None:
+        """Make a layer an output."""
+        if loss not in _LOSSES or made is None or made["class"] != "output":
+            raise RefusedError("loss", f"{loss} of a layer of class {kind}")
+        target = keys.take("target", "classes")
+        if target != "classes":
+            raise RefusedError("target", f"other labels than classes: {target}")
+        made["loss"] = loss
+        scale = keys.take("loss_scale", 1.0)
+        options = dict(keys.take("loss_opts", None) or {})
+        scale *= options.pop("scale", 1.0)
+        if scale != 1.0:
+            made["loss_scale"] = float(scale)
+        if smoothing := options.pop("label_smoothing", 0.0):
+            self._found.label_smoothing = float(smoothing)
+            keys.rename("loss_opts", "training.label_smoothing")
+        if options:
+            raise RefusedError("loss_opts", f"no {', '.join(map(str, options))} here")
+
+    def _inputs(self, keys: Keys) -> list[str]:
+        """Return the layers that one reads, by our names."""
+        found: list[str] = []
+        for source in _sources(keys.given):
+            if source in ("data", "data:data"):
+                found.append("data")
+            elif source in self._copies:
+                found += self._copies[source]
+            elif source in self._given:
+                found.append(self._names[source])
+            elif source.startswith("data:"):
+                raise RefusedError("from", f"other data than the features: {source}")
+            else:
+                raise RefusedError("from", f"{source} is no layer")
+        keys.take("from", None)  # refuses code
+        if not found:
+            raise RefusedError("from", "it reads nothing")
+        return found
+
+    def _put_dropout(self, name: str, inputs: list[str], rate: float) -> str:
+        """Add the dropout that a layer applies to its input."""
+        added = _free(f"{self._names[name]}_dropout", self._found.layers)
+        layer = {"class": "dropout", "from": inputs, "rate": rate}
+        self._found.layers[added] = layer
+        return added
+
+    def _note(self, key: str, fate: Fate, text: str) -> None:
+        """Note what became of a key."""
+        self._found.rows.append(Row(f"{self._prefix}{key}", fate, text))
+
+
+def _sources(layer: Mapping[str, Any]) -> list[str]:
+    """Return the layers that one reads, as RETURNN names them."""
+    found = layer.get("from", "data")
+    items = found if isinstance(found, list) else [found]
+    return [item for item in items if isinstance(item, str)]
+
+
+def _our_names(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return names of ours for RETURNN's: letters, digits, _ and -."""
+    names: dict[str, str] = {}
+    for name in given:
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        if not re.match(r"[A-Za-z_]", plain):
+            plain = f"layer_{plain}"
+        names[name] = _free(plain, dict.fromkeys(names.values()))
+    return names
