@@ -24,6 +24,8 @@ def values_of(option):
         "boolean": st.booleans(),
         "string": st.text(max_size=3),
         "array": st.lists(st.integers(-3, 3), max_size=3),
+        "names": st.lists(st.text(max_size=3), max_size=3),
+        "object": st.dictionaries(st.text(max_size=3), st.integers(), max_size=3),
     }[option.kind] | st.none()
 
 

@@ -20,6 +20,7 @@ TRAINING = {
     "gradient_noise": 1e-3,
     "optimizer": {"type": "adamw"},
     "final": "last",
+    "ema": 0.8,
 }
 LAYERS = {
     "hidden": {"class": "linear", "from": "data", "size": 8, "activation": "relu"},

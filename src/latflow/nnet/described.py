@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from latflow.files import read_json, read_yaml
-from latflow.nnet.options import PoolOptions, SubsampleOptions
+from latflow.nnet.options import PoolOptions, PretrainedOptions, SubsampleOptions
+from latflow.options import Options
 
 #: Targets of losses that have one of their own.
 DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
@@ -63,7 +64,11 @@ def frame_subsampling(model_dir: str | Path) -> int:
 
 # Option of a layer's class that is its own subsampling; classes that are not named here
 # may have a `stride`, of 1 by default.
-_FACTORS = {"subsample": (SubsampleOptions, "factor"), "pool": (PoolOptions, "stride")}
+_FACTORS: dict[str, tuple[type[Options], str]] = {
+    "subsample": (SubsampleOptions, "factor"),
+    "pool": (PoolOptions, "stride"),
+    "pretrained": (PretrainedOptions, "stride"),
+}
 
 
 def described_subsampling(path: str | Path) -> int:
@@ -118,6 +123,18 @@ def described_sample_rates(path: str | Path) -> dict[str, int]:
     """
     rates = _given(path, "sample_rate")
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
+
+
+def described_licences(path: str | Path) -> list[str]:
+    """Return the texts of the licences of pretrained encoders in a trained network.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    return list(dict.fromkeys(map(str, _given(path, "licence").values())))
 
 
 def described_parts(path: str | Path) -> dict[str, str]:

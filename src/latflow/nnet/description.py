@@ -34,6 +34,7 @@ from torch import nn
 from latflow.errors import UserError
 from latflow.files import read_yaml
 from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
+from latflow.nnet.encoders import described as described_encoder
 from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
 from latflow.nnet.layers.decoder import AttentionDecoder
@@ -171,6 +172,31 @@ class NetworkDescription:
                 raise layer.location.error(f"no features {name} in data", hint)
             given |= places[name]
         return NetworkDescription.from_config(config, file=self.file)
+
+    def encoder_folders(self) -> list[str]:
+        """Return the folders of pretrained encoders that layers name."""
+        found = (layer["folder"] for layer in _pretrained(self.config["layers"]))
+        return list(dict.fromkeys(found))
+
+    def self_contained(self) -> NetworkDescription:
+        """Return the network with what encoders are made of in the place of folders.
+
+        Raises:
+            UserError: a folder is not that of an encoder.
+        """
+        config = copy.deepcopy(dict(self.config))
+        for layer in _pretrained(config["layers"]):
+            layer.update(described_encoder(layer.pop("folder")))
+        return NetworkDescription.from_config(config, file=self.file)
+
+
+def _pretrained(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the layers, also in subnetworks, of encoders that are in folders."""
+    for layer in layers.values():
+        if layer.get("class") == "pretrained" and "folder" in layer:
+            yield layer
+        if isinstance(inside := layer.get("layers"), Mapping):
+            yield from _pretrained(inside)
 
 
 def _parse_layers(given: Any, location: Location) -> dict[str, LayerDescription]:

@@ -192,7 +192,8 @@ def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> L
             raise
         what = "it needs more memory than there is"
         raise layer.location.error(what, "make it smaller") from error
-    if layer.layer_class.__module__.startswith("latflow.nnet."):
+    is_ours = layer.layer_class.__module__.startswith("latflow.nnet.")
+    if is_ours and not layer.layer_class.HAS_OWN_START:
         initialize(module)
     return module
 

@@ -302,6 +302,8 @@ class Layer(nn.Module, ABC):
             not inherited.
         HAS_CLASSES: whether it takes the number of its target's classes as a third
             argument; what it gives is what its loss goes on with, not their scores.
+        HAS_OWN_START: whether it sets its parameters itself, where others of latflow
+            start as `latflow.nnet.graph.initialize` says.
 
     Args:
         shape: the shape of the input.
@@ -314,11 +316,23 @@ class Layer(nn.Module, ABC):
     USES_CONTEXT: ClassVar[bool] = False
     IS_CAPTURABLE: ClassVar[bool] = False
     HAS_CLASSES: ClassVar[bool] = False
+    HAS_OWN_START: ClassVar[bool] = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         self.context = Context()
+
+    def learning_rate_factors(self) -> dict[str, float]:
+        """Return factors on the learning rate, by parameter; 1 for the others."""
+        return {}
+
+    def at_step(self, step: int) -> None:
+        """Do what falls due before a step of the training, counted from 1.
+
+        It may free parameters, or let them stay (`requires_grad`), that had a gradient
+        when the training began.
+        """
 
     @abstractmethod
     def forward(self, batch: Padded) -> Padded:

@@ -1,6 +1,7 @@
 """A trained acoustic model as a folder, complete for decoding and serving.
 
-* `network.yaml`: the description, as training was given it
+* `network.yaml`: the description, as training was given it; of pretrained encoders
+  what they are made of, and their licences, in the place of folders
 * `weights.safetensors`: parameters and running statistics, float32, by name
 * `priors.npy`: float32 [K], shares of the first output's classes; [0] where there are
   none
@@ -197,7 +198,8 @@ def save_model(
         "subsampling": network.subsampling,
     }
     with atomic_directory(folder) as temporary:
-        config = yaml.safe_dump(dict(description.config), sort_keys=False)
+        whole = dict(description.self_contained().config)
+        config = yaml.safe_dump(whole, sort_keys=False)
         (temporary / "network.yaml").write_text(config, encoding="utf-8")
         save_file(weights, temporary / "weights.safetensors")
         np.save(temporary / PRIORS, shares)
@@ -243,6 +245,9 @@ def _load_model(folder: Path, device: str | torch.device) -> AcousticNetwork:
             raise UserError("no such file", file=folder / name, remedy=remedy)
     meta = _read_meta(folder / "meta.json")
     description = NetworkDescription.load(folder / "network.yaml")
+    if outside := description.encoder_folders():
+        what = f"names the folder {outside[0]}, and a model has all in its own"
+        raise UserError(what, file=folder / "network.yaml", remedy="train it again")
     with reading(folder / "meta.json", "makes no network", "train the network again"):
         network = Network(description, meta["dim_in"], meta["classes"])
     _load_weights(network, folder / "weights.safetensors")

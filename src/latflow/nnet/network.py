@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -19,6 +19,7 @@ from latflow.nnet.graph import LayerDescription, LayerGraph
 from latflow.nnet.layer import Context, Layer, Padded, Shape, padding_of, zero
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.layers.decoder import AttentionDecoder
+from latflow.nnet.layers.pretrained import Pretrained
 from latflow.nnet.layers.simple import SemiOrthogonal, constrain
 from latflow.nnet.options import Location
 
@@ -176,7 +177,7 @@ class Network(nn.Module):
         if draws is not None and draws.num_frames is not None:
             draws = RowDraws(draws.keys, draws.num_frames + sum(self.context))
         for name, module in self.named_modules():
-            if isinstance(module, SpecAugment):
+            if isinstance(module, SpecAugment | Pretrained):
                 module.draws = None if draws is None else draws.named(name)
 
     def _with_context(
@@ -307,6 +308,30 @@ class Network(nn.Module):
         for name in self._frozen:
             self.body.layers[name].eval()
         return self
+
+    def at_step(self, step: int) -> None:
+        """Let layers do what falls due before a step; frozen ones stay.
+
+        Args:
+            step: of the optimizer, counted from 1.
+        """
+        for layer in self._free_layers():
+            layer.at_step(step)
+
+    def learning_rate_factors(self) -> dict[str, float]:
+        """Return factors of layers on the learning rate, by parameter."""
+        prefixes = {id(part): name for name, part in self.named_modules()}
+        return {
+            f"{prefixes[id(layer)]}.{name}": factor
+            for layer in self._free_layers()
+            for name, factor in layer.learning_rate_factors().items()
+        }
+
+    def _free_layers(self) -> Iterator[Layer]:
+        """Yield the layers that are not frozen, those inside others too."""
+        for name, layer in self.body.layers.items():
+            if name not in self._frozen:
+                yield from (part for part in layer.modules() if isinstance(part, Layer))
 
     @torch.no_grad()
     def constrain(self) -> None:

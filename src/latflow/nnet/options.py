@@ -20,7 +20,13 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import Field, ValidationError
 
 from latflow.errors import UserError
-from latflow.options import Options, PositiveInt
+from latflow.options import (
+    Fraction,
+    NonNegativeInt,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+)
 
 #: Numbers of a network's passes; `auto`: bf16 where the device multiplies such numbers,
 #: else float32.
@@ -33,7 +39,8 @@ KINDS = {
     "boolean": "true or false",
     "string": "a string",
     "array": "a list of whole numbers",
-    "object": "a mapping of layers",
+    "names": "a list of names",
+    "object": "a mapping",
 }
 _MOST = 1 << 20  # of any number: more would need memory without bound
 Size = Annotated[int, Field(ge=1, description="numbers a frame that the layer gives")]
@@ -68,6 +75,58 @@ class SubsampleOptions(Options):
 
     factor: PositiveInt = 3
     """input frames an output frame"""
+
+
+class PretrainedOptions(Options):
+    """Options of `Pretrained`."""
+
+    folder: str | None = None
+    """folder with `config.json` and `model.safetensors`, absolute or from the folder
+    of the run; trained models have `config` in its place"""
+    config: dict[str, Any] | None = None
+    """contents of `config.json`, which training writes; parameters come with the model
+    """
+    licence: str = ""
+    """text of the encoder's licence, which training takes from `folder`"""
+    sample_rate: Annotated[int, Field(ge=1000, le=192000)]
+    """sample rate of the features, Hz; the encoder's"""
+    shift: PositiveInt = 160
+    """samples from one window of the features to the next"""
+    stride: PositiveInt = 2
+    """input frames an output frame: of 10 ms, 2 for 50 frames a second, 3 for 33.3, 4
+    for 25; what lies between two of the encoder's frames is interpolated"""
+    block: Annotated[int, Field(ge=-1)] = -1
+    """block whose result is taken, 0 for what the first one reads; -1: the last one's
+    """
+    weighted: bool = False
+    """learn weights of all blocks' results and take their sum; `block` is -1"""
+    freeze: tuple[str, ...] = ("feature_extractor.*",)
+    """parameters of the encoder that stay, by name; `*` for any part of one"""
+    top_blocks: Annotated[int, Field(ge=-1)] = -1
+    """blocks that learn, the last ones; all before them stays. -1: all blocks"""
+    freeze_steps: NonNegativeInt = 0
+    """steps of the training in which the whole encoder stays"""
+    learning_rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """learning rate of a block over that of the next; what is before the blocks has
+    that of the first one, times this"""
+    checkpointing: bool = False
+    """keep no results inside blocks in training, but compute them again: less memory
+    for a third more time"""
+    lora_rank: NonNegativeInt = 0
+    """rank of the changes to linear maps that are learnt in the place of the encoder's
+    parameters (LoRA), which stay; 0: none"""
+    lora_alpha: PositiveFloat = 16.0
+    """the changes are multiplied by this over the rank"""
+    lora_in: Literal["attention", "all"] = "attention"
+    """linear maps of the blocks that change: those of attention, or all"""
+    mask_share: Fraction = 0.05
+    """share of the encoder's frames that is masked in training"""
+    mask_width: PositiveInt = 10
+    """greatest length of a mask, frames of the encoder"""
+    longest: Annotated[int, Field(ge=100)] = 2800
+    """frames that go through the encoder at once; more go in windows"""
+    overlap: NonNegativeInt = 200
+    """frames of a window at each side that only are context"""
 
 
 @dataclass(frozen=True)
@@ -125,8 +184,9 @@ def facts_of(model: type[Options]) -> dict[str, OptionFacts]:
     for name, told in schema["properties"].items():
         values = next((v for v in told.get("anyOf", ()) if v["type"] != "null"), told)
         choices = values.get("enum", (values["const"],) if "const" in values else ())
+        has_names = values.get("items", {}).get("type") == "string"
         found[name] = OptionFacts(
-            values["type"],
+            "names" if has_names else values["type"],
             told.get("description", ""),
             name in schema.get("required", ()),
             told.get("default"),

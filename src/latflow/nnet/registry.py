@@ -16,6 +16,7 @@ from latflow.nnet.layers import (
     convolution,
     decoder,
     multidimensional,
+    pretrained,
     recurrent,
     simple,
     spectral,
@@ -54,6 +55,7 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "pcen": spectral.Pcen,
     "mask_estimator": beamforming.MaskEstimator,
     "mvdr": beamforming.Mvdr,
+    "pretrained": pretrained.Pretrained,
     "subnetwork": Subnetwork,
 }
 

@@ -22,6 +22,7 @@ from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.silence import SILENCE_FILE
+from latflow.nnet.described import described_licences
 from latflow.options import PositiveInt
 from latflow.provenance import versions
 from latflow.scoring.calibration import (
@@ -179,9 +180,7 @@ def write_package(
             is_streaming=why_not is None,
             why_not_streaming=why_not,
             why_not_recognizing=why_aligning,
-            licence=""
-            if files.licence is None
-            else files.licence.read_text(encoding="utf-8"),
+            licence=_licences(files),
             versions=versions(),
             digests=_digests(folder),
         )
@@ -190,6 +189,16 @@ def write_package(
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
     _compare_with_parent(files, options.name)
     _tell_own_code(out_dir, own_code)
+
+
+def _licences(files: PackageFiles) -> str:
+    """Return the terms of use of the data, and of encoders that the network holds."""
+    texts = []
+    if files.licence is not None:
+        texts.append(files.licence.read_text(encoding="utf-8"))
+    if (path := files.model_dir / "network.yaml").is_file():
+        texts += described_licences(path)
+    return "\n".join(text for text in texts if text)
 
 
 def _confidences(scores: Path | None) -> Curve:

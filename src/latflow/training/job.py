@@ -12,6 +12,7 @@ from typing import Any
 from latflow.errors import UserError
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.encoders import identity_of
 from latflow.nnet.normalization import Normalizer
 from latflow.options import adapter
 from latflow.training.batches import BatchSource, Targets, open_batches
@@ -106,6 +107,8 @@ class Job(ABC):
         schedule = options.training.schedule
         if isinstance(schedule, CustomSchedule):
             chosen["schedule"] = {str(p): digest_of_file(p) for p in schedule.files}
+        if folders := description.encoder_folders():
+            chosen["encoders"] = {x: identity_of(x) for x in folders}
         return {
             **chosen,
             "seed": options.seed,

@@ -27,6 +27,7 @@ from torch.nn import Parameter
 
 from latflow.errors import UserError
 from latflow.nnet.draws import RowDraws
+from latflow.nnet.network import Network
 from latflow.nnet.stacks import copy_all_
 from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizer_options import (
@@ -72,7 +73,8 @@ def make_optimizer(
         network: its parameters.
         options: the optimizer.
         learning_rate: of the first step.
-        factors: on the learning rate, by layer; 1 for the others.
+        factors: on the learning rate, by layer, beside those that layers of a
+            `Network` have themselves; 1 for the others.
         dtype: of the passes through the network; None for that of its parameters.
 
     Raises:
@@ -83,8 +85,9 @@ def make_optimizer(
         arguments["fused"] = True
     if options.type == "natural_gradient":
         arguments |= {"network": network, "dtype": dtype}
+    own = network.learning_rate_factors() if isinstance(network, Network) else {}
     optimizer = OPTIMIZERS[options.type](
-        params=_groups(network, factors) if factors else params,
+        params=_groups(network, factors or {}, own) if factors or own else params,
         lr=learning_rate,
         **arguments,
     )
@@ -93,21 +96,32 @@ def make_optimizer(
 
 
 def _groups(
-    network: nn.Module, factors: Mapping[str, float]
+    network: nn.Module, factors: Mapping[str, float], own: Mapping[str, float]
 ) -> list[dict[str, object]]:
-    """Return parameters in groups: those without a factor, then of each layer."""
+    """Return parameters in groups: those without a factor, then of each layer.
+
+    Args:
+        network: whose.
+        factors: on the learning rate, by layer.
+        own: further factors, by parameter.
+    """
     rest = dict(network.named_parameters())
-    groups = []
-    for layer, factor in factors.items():
-        prefix = f"body.layers.{layer}."
-        own = [name for name in rest if name.startswith(prefix)]
-        if not own:
+    groups: dict[tuple[str, float], list[Parameter]] = {("", 1.0): []}
+    for layer in (*factors, ""):
+        prefix = f"body.layers.{layer}." if layer else ""
+        found = [name for name in rest if name.startswith(prefix)]
+        if layer and not found:
             raise UserError(
                 f"training.learning_rate_factors: no layer {layer} with parameters",
                 remedy="name layers of the network as its file does",
             )
-        groups.append({"params": [rest.pop(name) for name in own], "factor": factor})
-    return [{"params": list(rest.values()), "factor": 1.0}, *groups]
+        for name in found:
+            group = groups.setdefault((layer, own.get(name, 1.0)), [])
+            group.append(rest.pop(name))
+    return [
+        {"params": params, "factor": factors.get(layer, 1.0) * factor}
+        for (layer, factor), params in groups.items()
+    ]
 
 
 def set_learning_rate(optimizer: optim.Optimizer, learning_rate: float) -> None:
@@ -198,10 +212,13 @@ class FlatGradient:
             begin += parameter.numel()
 
     def clear(self) -> None:
-        """Set all to zero, and the parameters' `.grad` to the windows."""
+        """Set all to zero, and the parameters' `.grad` to the windows.
+
+        Parameters that stay for now have none, so that no optimizer changes them.
+        """
         self.vector.zero_()
         for parameter, window in zip(self.parameters, self.windows, strict=True):
-            parameter.grad = window
+            parameter.grad = window if parameter.requires_grad else None
 
     def pull(self, factor: float) -> None:
         """Add `factor` times the parameters: the gradient of factor/2 x their square.

@@ -120,6 +120,10 @@ class TrainingOptions(Options):
     dev loss, or the mean of the last `average` epochs'."""
     average: PositiveInt = 4
     """Number of epochs whose parameters are averaged where `final` is `average`."""
+    ema: ProperFraction | None = None
+    """Decay, per step, of a moving average of the parameters, for example 0.999; it is
+    what dev is evaluated with, and the finished model. null for the parameters as they
+    are."""
     ensemble: PositiveInt = 1
     """Networks that are trained in this way, with seeds of their own, and made one by
     the mean of their scores. On a processor they are trained side by side, so many that
@@ -161,6 +165,15 @@ class TrainingOptions(Options):
         if self.continue_from and self.ensemble > 1:
             raise ValueError(
                 "continue_from is of one network; leave it out with an ensemble"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ema(self) -> Self:
+        if self.ema is not None and self.parameter_averaging is not None:
+            raise ValueError(
+                "ema is of parameters that all ranks have in common, and with "
+                "parameter_averaging they train alone; leave out one of the two"
             )
         return self
 

@@ -170,6 +170,7 @@ class Stepper:
             and the norm of the gradient before clipping.
         """
         torch.manual_seed(mixed_seed(self.seed, step, self.backend.rank))
+        self.network.at_step(step)
         self.gradient.clear()
         numbers = torch.zeros(len(self._names), dtype=torch.float64, device=self.device)
         parts = self._accumulate(batches, numbers, clock)

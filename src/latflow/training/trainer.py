@@ -40,6 +40,7 @@ from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.epoch_choice import EpochChoice
 from latflow.training.evaluation import evaluate
+from latflow.training.moving_average import MovingAverage
 from latflow.training.optimizers import (
     Moment,
     is_exhausted,
@@ -135,6 +136,7 @@ class Trainer:
             options.learning_rate_factors,
             dtype_of(options.precision, next(self.network.parameters()).device),
         )
+        self._average = MovingAverage(self.network, options.ema)
         self._stepper = Stepper(
             self.network,
             self.criterion,
@@ -249,6 +251,7 @@ class Trainer:
                 STOP: self.should_stop(),
             },
         )
+        self._average.update(now.step)
         at = now.position
         now.position = Position(at.epoch, at.batch + len(group))
         every = options.parameter_averaging
@@ -387,20 +390,21 @@ class Trainer:
             )
 
     def evaluate(self) -> Means:
-        """Return means per frame on dev of the network as it is.
+        """Return means per frame on dev of the network, or of its moving average.
 
         All ranks share the work.
 
         Raises:
             UserError: dev has no labelled frame.
         """
-        return evaluate(
-            self.network,
-            self.dev_criterion or self.criterion,
-            self.dev,
-            self.options,
-            self.backend,
-        )
+        with self._average.in_network():
+            return evaluate(
+                self.network,
+                self.dev_criterion or self.criterion,
+                self.dev,
+                self.options,
+                self.backend,
+            )
 
     # --- checkpoints --------------------------------------------------------------
 
@@ -429,6 +433,7 @@ class Trainer:
                 "criteria": criteria,
                 "training": now.state(),
                 "scales": dict(self.scales),
+                "ema": self._average.state(),
             }
             if self._stepper.outliers is not None:
                 state["outliers"] = self._stepper.outliers.state()
@@ -448,6 +453,7 @@ class Trainer:
             self.network = self.pretraining.network(self._now.pretraining_step, None)
             self.set_up()
         self.network.load_state_dict(state["model"])
+        self._average.load_state(state.get("ema", {}))
         optimizers = state["optimizers"]
         own = optimizers[self.backend.rank % len(optimizers)]
         self._stepper.optimizer.load_state_dict(own)
@@ -461,14 +467,17 @@ class Trainer:
         """Give the network its final parameters, and evaluate it."""
         now, epochs = self._now, self._choice.chosen
         done = len(now.history)
-        if epochs != [done]:
+        if epochs == [done]:
+            self._average.put_in()
+        else:
             state = None
             if self.backend.is_main:
-                found = [self.store.load(Position(e + 1))["model"] for e in epochs]
-                state = average_states(found)
+                found = [self.store.load(Position(e + 1)) for e in epochs]
+                state = average_states([x["model"] | x.get("ema", {}) for x in found])
             self.network.load_state_dict(self.backend.broadcast_object(state))
         if self.backend.is_main:
             self.store.end(self._choice.wanted)
+        self._average = MovingAverage(self.network, None)
         dev = self.evaluate() if len(epochs) > 1 else now.history[epochs[0] - 1]
         self._write("final", dev=dev, epochs=epochs)
         return Result(

@@ -151,7 +151,7 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     import yaml
 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    whole, inside, apart, system, *on_samples = blocks
+    whole, inside, apart, system, *on_samples, tuned, encoder = blocks
     NetworkDescription.from_config(yaml.safe_load(whole))
     layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(inside)}
     description = NetworkDescription.from_config(
@@ -160,8 +160,10 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     assert Network(description, 40, {"pdf": 3}).receptive_field == (8, 8)
     described = NetworkDescription.from_config(yaml.safe_load(apart))
     Network(described.with_parts({"hires": 40, "tri3": 40}), 80, {"pdf": 3})
-    (name,) = read_options(NnetOptions, yaml.safe_load(system)["nnet"]).features
-    assert name == "samples"
+    for block in (system, tuned):
+        (name,) = read_options(NnetOptions, yaml.safe_load(block)["nnet"]).features
+        assert name == "samples"
+    NetworkDescription.from_config(yaml.safe_load(encoder))
     for block, channels in zip(on_samples, (1, 4), strict=True):
         description = NetworkDescription.from_config(yaml.safe_load(block))
         Network(description, 400 * channels, {"pdf": 3})

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from reference.encoders import write_encoder
 from torch.nn import functional
 
 from latflow.nnet.description import NetworkDescription
@@ -39,6 +40,8 @@ FRONT_ENDS = {
     "tdnnf_small_augmented": (842_544, 40, set()),
     "waveform_tdnnf_small": (852_984, 400, {"mel", "pcen"}),
 }
+# their encoders are the user's
+PRETRAINED = ("pretrained_chain",)
 NUM_CLASSES = 7
 
 
@@ -69,7 +72,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    others = {*CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS}
+    others = {*CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS, *PRETRAINED}
     assert found == {*LARGE, *SMALL, *CHAIN, *others}
 
 
@@ -93,6 +96,21 @@ def test_networks_take_ivectors_behind_the_spectrum(preset, name, width):
     assert net.num_parameters == CHAIN[name][0] + 3 * 100 * width
     mask = preset(name).plan.layers[0]
     assert (mask.name, mask.options.size) == ("mask", 40)
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_networks_on_pretrained_encoders_train(preset, name, tmp_path):
+    write_encoder(tmp_path / "encoder", layerdrop=0.0)
+    config = dict(preset(name).config)
+    config["layers"]["encoder"]["folder"] = str(tmp_path / "encoder")
+    description = NetworkDescription.from_config(config)
+    net = Network(description, 400, {"pdf": 20}).train()
+    assert net.subsampling == 3
+    net.at_step(501)
+    found = net(0.1 * torch.randn(2, 24, 400), torch.tensor([24, 17]))
+    sum(output.logits.square().sum() for output in found.values()).backward()
+    still = [n for n, v in net.named_parameters() if v.requires_grad and v.grad is None]
+    assert not [name for name in still if "masked_spec_embed" not in name]
 
 
 @pytest.mark.parametrize("name", SAMPLES)

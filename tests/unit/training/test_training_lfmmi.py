@@ -8,29 +8,21 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from reference.lfmmi_task import write_lfmmi_task
 from reference.training_task import training_options
 
-from latflow.align.options import SupervisionOptions
-from latflow.align.supervision import PhoneLattice, SupervisionCompiler
 from latflow.align.supervision_store import Supervisions
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import evaluate_lfmmi
 from latflow.criteria.options import LfmmiOptions
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore, FrameWriter
-from latflow.graphs.chain import ChainGraphs, make_chain_graphs
-from latflow.graphs.options import PhoneLmOptions
-from latflow.graphs.phone_lm import estimate_phone_lm
-from latflow.hmm.topology import chain_topology
-from latflow.hmm.transition_model import TransitionModel
-from latflow.hmm.tree import ContextDependency
-from latflow.kaldi.io import KaldiWriter
+from latflow.features.frames import FrameStore
+from latflow.graphs.chain import ChainGraphs
 from latflow.ledger import Ledger
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Output
 from latflow.options import read_options
-from latflow.ragged import RaggedWriter
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.lfmmi import LatticeFree, LfmmiJob, train_lfmmi
@@ -38,7 +30,6 @@ from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import EvenChunker, SupervisedSource
 
-PHONES = [1, 2, 3]
 DIM = 5
 NETWORK = {
     "edges": "repeat",
@@ -64,46 +55,12 @@ def data_of(**changes):
 def task(tmp_path_factory):
     """Frames whose mean tells the phone, their supervision, a chain system."""
     folder = tmp_path_factory.mktemp("task")
-    topology = chain_topology(PHONES)
-    tree = ContextDependency.monophone([[1], [2], [3]], topology.pdf_class_counts())
-    model = TransitionModel.from_tree(tree, topology)
-    rng = np.random.default_rng(3)
-    means = 1.5 * rng.normal(size=(4, DIM))
-    utterances = {}
-    for split, count in (("train", 16), ("dev", 5)):
-        for i in range(count):
-            phones = rng.integers(1, 4, rng.integers(3, 12))
-            utterances[split, f"{split}{i:02d}"] = (
-                phones,
-                rng.integers(4, 15, len(phones)),
-            )
-    sequences = [p.tolist() for (split, _), (p, _) in utterances.items()]
-    lm = estimate_phone_lm(sequences, PhoneLmOptions())
-    chain = folder / "chain"
-    chain.mkdir()
-    make_chain_graphs(lm, tree, model).write(chain)
-    tree.save(chain / "tree")
-    with KaldiWriter.open(chain / "final.mdl") as writer:
-        model.write(writer)
-    compiler = SupervisionCompiler(tree, model, SupervisionOptions())
-    meta = {"subsampling": 3, "num_pdfs": model.num_pdfs}
-    for split in ("train", "dev"):
-        store = folder / "supervisions" / split
-        store.mkdir(parents=True)
-        with (
-            FrameWriter(folder / split, dim=DIM) as frames,
-            RaggedWriter(store, Supervisions, meta=meta) as writer,
-        ):
-            for (of, name), (phones, durations) in utterances.items():
-                if of != split:
-                    continue
-                values = means[np.repeat(phones, durations)]
-                values = values + rng.normal(size=values.shape)
-                frames.append(name, "s", "", values.astype(np.float32))
-                if name != "train03":
-                    found = compiler.compile(PhoneLattice.linear(phones, durations))
-                    writer.write(name, *found)
-        shutil.copy(chain / "normalization.fst", store)
+    means = 1.5 * np.random.default_rng(4).normal(size=(4, DIM))
+
+    def frames(phones, rng):
+        return means[phones] + rng.normal(size=(len(phones), DIM))
+
+    write_lfmmi_task(folder, DIM, frames, without="train03")
     (folder / "network.yaml").write_text(json.dumps(NETWORK))
     return folder
 
