@@ -35,17 +35,40 @@ _RUN_EXAMPLES = """run recipe.yaml -n                       what would be done
 _OUT = option("--out", "file to write instead of standard output")
 
 
-@COMMANDS.command("init", option("folder", "for the recipe and its network"))
+@COMMANDS.command(
+    "init",
+    option("folder", "for the recipe and its networks"),
+    option(
+        "--audio",
+        "recordings with transcripts that the recipe is to be of: a folder in any of "
+        "the usual layouts, or a table",
+        metavar="DIR",
+    ),
+    option(
+        "--lexicon",
+        "its pronunciations, WORD PHONE PHONE ... lines; without one words are spelled "
+        "by their letters",
+        metavar="FILE",
+    ),
+    flag("--serve", "the model is to recognize while one speaks"),
+    example="init mine --audio recordings/ --lexicon lexicon.txt --serve",
+)
 def _init(arguments: Arguments) -> None:
-    """Write a recipe to begin with, full of comments."""
-    from latflow.workflow.settings import write_start
+    """Write a recipe to begin with, full of comments, for data that is looked at."""
+    from latflow.workflow.doctor import render
+    from latflow.workflow.start import write_start
 
-    files = write_start(arguments.folder)
+    files, found = write_start(
+        arguments.folder, arguments.audio, arguments.lexicon, serve=arguments.serve
+    )
+    if found is not None:
+        serious = [one for one in found.findings if one.severity != "note"]
+        told = [*found.facts, *([render(serious)] if serious else [])]
+        sys.stdout.write("".join(f"{line}\n" for line in told))
     sys.stdout.write("".join(f"wrote {path}\n" for path in files))
-    folder = shlex.quote(arguments.folder)
     sys.stdout.write(
-        "Set the paths in recipe.yaml, then:\n"
-        f"  cd {folder}\n"
+        f"{'Then' if found else 'Set the paths in recipe.yaml, then'}:\n"
+        f"  cd {shlex.quote(arguments.folder)}\n"
         "  latflow doctor     # looks for mistakes in the data\n"
         "  latflow run        # does the whole job; a second run goes on\n"
     )
