@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import pydoc
 import shlex
 import sys
 from pathlib import Path
@@ -146,10 +147,44 @@ def _config(arguments: Arguments) -> None:
     sys.stdout.write(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
+@COMMANDS.command(
+    "explain",
+    option("key", "sections and names with points between them", nargs="?"),
+    example="explain corpus.train.table",
+)
+def _explain(arguments: Arguments) -> None:
+    """Say what one key of a recipe means: type, default, values, and keys below it."""
+    from latflow.workflow.documentation import explain
+
+    sys.stdout.write(explain(arguments.key or ""))
+
+
+@COMMANDS.command(
+    "docs",
+    option("topic", "its name; without one all are listed", nargs="?"),
+    option("section", "words of a heading: this part alone", nargs="*"),
+    example="docs serving pauses",
+)
+def _docs(arguments: Arguments) -> None:
+    """Show the documents that come with latflow, in Markdown."""
+    from latflow.workflow.pages import list_pages, read_page
+
+    if arguments.topic is None:
+        width = max(map(len, list_pages()))
+        for name, title in list_pages().items():
+            sys.stdout.write(f"{name:{width}}  {title}\n")
+        return
+    text = read_page(arguments.topic, " ".join(arguments.section))
+    if sys.stdout.isatty():
+        pydoc.pager(text)
+    else:
+        sys.stdout.write(text)
+
+
 @COMMANDS.command("config-readme", _OUT)
 def _config_readme(arguments: Arguments) -> None:
     """Describe all configuration keys."""
-    from latflow.workflow.experiment import document
+    from latflow.workflow.documentation import document
 
     _write(document(), arguments.out)
 
