@@ -3,22 +3,14 @@
 `load` and `score` are the way in from Python; see docs/python.md.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from latflow.serving.recognizer import load as load
-    from latflow.serving.recognizer import score as score
+from importlib import import_module as _import
+from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "score"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: numerical libraries take seconds to load."""
     if name in {"load", "score"}:
-        from latflow.serving import recognizer
-
-        return getattr(recognizer, name)
+        return getattr(_import("latflow.serving.recognizer"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -106,7 +106,7 @@ def test_parts_are_sets_and_a_table_is_made_of_what_no_source_reads(
 def test_tables_are_sets_by_their_names(tmp_path):
     speak(tmp_path / "en/clips/a.mp3")
     for name in ("train", "dev", "test", "validated"):
-        rows = "client_id\tpath\tsentence\nx\ta.mp3\tHe said \"no\n"
+        rows = 'client_id\tpath\tsentence\nx\ta.mp3\tHe said "no\n'
         (tmp_path / f"en/{name}.tsv").write_text(rows)
     (tmp_path / "en/clip_durations.tsv").write_text("clip\tduration[ms]\na.mp3\t5\n")
     layout = find_layout(tmp_path)
@@ -117,6 +117,21 @@ def test_tables_are_sets_by_their_names(tmp_path):
         "audio": str(tmp_path / "en/clips"),
     }
     assert layout.unused == [str(tmp_path / "en/validated.tsv")]
+
+
+def test_tables_and_manifests_in_folders_of_sets(tmp_path):
+    for name in ("train", "test-a"):
+        speak(tmp_path / f"hf/{name}/a.wav")
+        (tmp_path / f"hf/{name}/metadata.csv").write_text("file_name,text\na.wav,one\n")
+        (tmp_path / f"lhotse/{name}").mkdir(parents=True)
+        for kind in ("recordings", "supervisions"):
+            (tmp_path / f"lhotse/{name}/{kind}.jsonl.gz").touch()
+    for kind, layout in (("table", "hf"), ("manifests", "lhotse")):
+        sets = find_layout(tmp_path / layout).sets
+        assert {name: one["type"] for name, one in sets.items()} == {
+            "train": kind,
+            "test-a": kind,
+        }
 
 
 def test_table_without_speakers(tmp_path):

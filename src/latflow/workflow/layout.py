@@ -114,7 +114,7 @@ def find_layout(data: str | Path) -> Layout:
     listed = _tables(top) or _manifests(top)
     parts = _parts(top)
     if listed:
-        _take_listed(layout, listed)
+        _take_listed(layout, top, listed)
     elif "train" in parts:
         for name, folder_parts in parts.items():
             _take_folders(layout, name, folder_parts)
@@ -212,9 +212,10 @@ def _combined(sources: Mapping[str, Source]) -> Source:
     return {"type": "combined", "sources": dict(sources)}
 
 
-def _take_listed(layout: Layout, listed: Mapping[Path, Source]) -> None:
+def _take_listed(layout: Layout, top: Path, listed: Mapping[Path, Source]) -> None:
     """Add the sets of tables or manifests; one without the name of a set is train."""
-    kinds = {path: set_of(path.name.partition(".")[0]) for path in listed}
+    stems = {path: _stem(top, path) for path in listed}
+    kinds = {path: set_of(stem) for path, stem in stems.items()}
     if "train" not in kinds.values():
         unnamed = [path for path, kind in kinds.items() if kind is None]
         # `validated.tsv` of Common Voice, or the only table there is.
@@ -222,13 +223,20 @@ def _take_listed(layout: Layout, listed: Mapping[Path, Source]) -> None:
         kinds |= {path: "train" for path in unnamed if path == best}
     found: dict[str, dict[str, Source]] = {}
     for path, source in listed.items():
-        kind, stem = kinds[path], path.name.partition(".")[0]
+        kind, stem = kinds[path], stems[path]
         if kind is None:
             layout.unused.append(str(path))
             continue
         name = _set_name(stem, kind)
         found.setdefault(name, {})[_set_name(stem, "test")] = source
     layout.sets |= {name: _combined(sources) for name, sources in found.items()}
+
+
+def _stem(top: Path, path: Path) -> str:
+    """Return the name that says which set a file is of: its own, or its folder's."""
+    stem = path.name.partition(".")[0]
+    is_below = path.parent != top and set_of(path.parent.name) is not None
+    return path.parent.name if is_below and set_of(stem) is None else stem
 
 
 def _tables(top: Path) -> dict[Path, Source]:
