@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages from outside `docs`, and links to the files that texts name."""
+"""Hooks of MkDocs: pages from outside `docs`, and links to files that texts name."""
 
 import re
 from pathlib import Path, PurePosixPath

@@ -224,6 +224,13 @@ def test_documents_come_along(capsys):
     assert (status, "Pauses" in err) == (1, True)
 
 
+def test_nothing_to_package_is_told(capsys, in_repository):
+    status, _, err = run(capsys, "run", "digits", "package", "-n")
+    assert status == 1
+    assert "configuration package.systems names no system" in err
+    assert "there are: mono, " in err
+
+
 @pytest.mark.slow
 def test_run_prints_what_it_does_and_does_it(tmp_path):
     done = subprocess.run(

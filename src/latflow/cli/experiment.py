@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -106,12 +107,41 @@ def _run(arguments: Arguments) -> None:
     further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)
+    if "package" in targets:
+        _check_packages(recipe, settings[1:])
     # Options last: `--config` takes what follows it, up to the next option.
     command = ["snakemake", *further, *settings, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+
+
+def _check_packages(recipe: Path, settings: list[str]) -> None:
+    """Refuse the target `package` where the recipe packages nothing.
+
+    Raises:
+        UserError: names the systems that could be packaged.
+    """
+    from latflow.workflow.packages import PackagePlan
+    from latflow.workflow.recipe import Recipe
+    from latflow.workflow.settings import read_config
+
+    found = Recipe.from_config(read_config(recipe, settings))
+    if found.options.package.systems:
+        return
+    able = []
+    for name in found.systems:
+        with contextlib.suppress(UserError):
+            PackagePlan(found, name, offline=True).check()
+            able.append(name)
+    raise UserError(
+        "configuration package.systems names no system, so that there is nothing to "
+        "package",
+        file=recipe,
+        remedy=f"name one there, or here: -o package.systems=[{[*able, 'NAME'][-1]}]"
+        + (f"; there are: {', '.join(able)}" if able else ""),
+    )
 
 
 def _settings(recipe: Path, given: Arguments) -> list[str]:

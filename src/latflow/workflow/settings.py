@@ -219,6 +219,8 @@ def _read(value: Any, *, is_nested: bool = True) -> Any:
         return [_read(item) for item in value]
     if not (is_nested and isinstance(value, str)):
         return value
+    if value in {"true", "false"}:  # as YAML writes them; Snakemake knows True, False
+        return value == "true"
     read = read_settings([f"value={value}"])["value"]
     return read if read is None or isinstance(read, bool | int | float) else value
 
