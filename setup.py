@@ -6,7 +6,10 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-WORKFLOW = ("Snakefile", "workflow", "config", "envs", "profiles")
+WORKFLOW = (
+    *("Snakefile", "workflow", "config", "envs", "profiles"),
+    *("docs", "README.md", "CHANGELOG.md"),  # for `latflow docs`
+)
 
 
 class BuildWithWorkflow(build_py):
@@ -22,7 +25,7 @@ class BuildWithWorkflow(build_py):
         target.mkdir(parents=True)
         for source in map(Path, WORKFLOW):
             if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
+                ignored = shutil.ignore_patterns("__pycache__", "notebooks")
                 shutil.copytree(source, target / source, ignore=ignored)
             else:
                 shutil.copy(source, target)

@@ -17,7 +17,7 @@ from latflow.workflow.code_digest import Sources
 pytestmark = pytest.mark.slow
 FILES = (
     *("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "src"),
-    *("Snakefile", "workflow", "config", "envs", "profiles"),
+    *("Snakefile", "workflow", "config", "envs", "profiles", "docs", "CHANGELOG.md"),
 )
 # Started with each Python: notes which functions of the package a job calls.
 TRACE = """
@@ -151,6 +151,7 @@ def test_wheel_runs_an_experiment_where_the_user_stands(
 def test_init_and_run_agree(tmp_path, python, environment):
     program = python.with_name("latflow")
     call(tmp_path, environment, program, "init", "mine")
+    assert "# Models at work" in call(tmp_path, environment, program, "docs", "serving")
     call(
         tmp_path / "mine", environment, program, "config", "--configfile", "recipe.yaml"
     )

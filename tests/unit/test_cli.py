@@ -10,7 +10,7 @@ import pytest
 import soundfile
 import yaml
 
-from latflow.cli.main import _parser, main
+from latflow.cli.main import TOPICS, _parser, main
 from latflow.provenance import PACKAGE_ROOT
 from latflow.workflow.settings import keep_config
 
@@ -151,6 +151,84 @@ def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
     status, _, err = run(capsys, "init", tmp_path / "mine")
     assert status == 1
     assert "is there already" in err
+
+
+def test_other_shells_complete_too(capsys):
+    _, bash, _ = run(capsys, "completion", "bash")
+    _, zsh, _ = run(capsys, "completion", "zsh")
+    assert zsh.startswith("#compdef latflow\n")
+    assert zsh.endswith(bash)
+    _, fish, _ = run(capsys, "completion", "fish")
+    lines = fish.splitlines()
+    assert all(line.startswith("complete -c latflow -n ") for line in lines)
+    forward = "complete -c latflow -n '__fish_seen_subcommand_from forward' -l form -x"
+    assert any(line.startswith(f"{forward} -a 'ark hdf5 lhotse'") for line in lines)
+    assert any("from lattice; and not" in x and "-a n-best -d" in x for x in lines)
+    assert any("from run' -a 'digits " in line for line in lines)
+
+
+def test_help_has_each_command_once(capsys):
+    groups = _parser().get_default("groups")
+    commands = [name for g in groups for name in ([g.name] if g.name else g.commands)]
+    listed = [name for names in TOPICS.values() for name in names]
+    assert sorted(listed) == sorted(commands)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert "\nThe model at work:\n  package " in shown
+    assert max(map(len, shown.splitlines())) <= 90
+
+
+def test_explain_tells_of_one_key(capsys):
+    assert run(capsys, "explain", "decode.beam")[1].splitlines()[-2:] == [
+        "  type: number > 0",
+        "  default: 13.0",
+    ]
+    _, out, _ = run(capsys, "explain", "corpus.train.table")
+    assert "    audio (null): Folder that paths of audio are relative to" in out
+    _, out, _ = run(capsys, "explain", "corpus.test.mine.table.path")
+    assert "  required" in out
+    assert "wav.scp" not in out
+    _, out, _ = run(capsys, "explain", "corpus.train.path")  # of four types
+    assert out.count("corpus.train.path (type: ") == 4
+    _, out, _ = run(capsys, "explain", "gmm.systems.tri1.num_leaves")
+    assert "(type: deltas, lda_mllt, sat)" in out
+    _, out, _ = run(capsys, "explain", "lm")
+    assert "latflow explain lm.arpa" in out
+    assert "    corpus: " in run(capsys, "explain")[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [("corpus.trian", "train"), ("corpus.train.tabel", "table"), ("seed.x", "leave")],
+)
+def test_explain_knows_no_such_key(capsys, key, remedy):
+    status, _, err = run(capsys, "explain", key)
+    assert status == 1
+    assert remedy in err
+    assert err.count("\n") == 1
+
+
+def test_documents_come_along(capsys):
+    _, out, _ = run(capsys, "docs")
+    topics = [line.split()[0] for line in out.splitlines()]
+    assert {"readme", "configuration", "serving", "training"} <= set(topics)
+    for topic in topics:
+        assert run(capsys, "docs", topic)[0] == 0
+    _, part, _ = run(capsys, "docs", "serving", "pauses")
+    assert part.startswith("## Pauses\n")
+    assert "\n## " not in part
+    status, _, err = run(capsys, "docs", "servin")
+    assert (status, "serving" in err) == (1, True)
+    status, _, err = run(capsys, "docs", "serving", "teapot")
+    assert (status, "Pauses" in err) == (1, True)
+
+
+def test_nothing_to_package_is_told(capsys, in_repository):
+    status, _, err = run(capsys, "run", "digits", "package", "-n")
+    assert status == 1
+    assert "configuration package.systems names no system" in err
+    assert "there are: mono, " in err
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from latflow.errors import UserError
 from latflow.lang.options import LmRunOptions
 from latflow.options import SWITCH, Options, read_options
 from latflow.training.options import TrainingOptions
-from latflow.workflow.experiment import document, json_schema
+from latflow.workflow.documentation import document
+from latflow.workflow.experiment import json_schema
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.systems import name_of_import
 

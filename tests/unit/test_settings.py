@@ -119,7 +119,8 @@ def test_override_of_a_nested_key_is_a_setting_of_its_section(tmp_path):
     overrides = [
         "decode.beam=11", "decode.tune.to=20", "decode.word='a: b'",
         "decode.list=[1, x]",
-        "decode.tune={step: 2}", "decode.none=", "decode.odd=a: b: c", "seed=7",
+        "decode.tune={step: 2}", "decode.none=", "decode.on=true",
+        "decode.off=False", "decode.odd=a: b: c", "seed=7",
     ]  # fmt: skip
     config = read_config(recipe, [nested_setting(override) for override in overrides])
     assert config["seed"] == 7
@@ -129,6 +130,8 @@ def test_override_of_a_nested_key_is_a_setting_of_its_section(tmp_path):
         "word": "a: b",
         "list": [1, "x"],
         "none": None,
+        "on": True,
+        "off": False,
         "odd": "a: b: c",
     }
 

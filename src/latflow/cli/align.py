@@ -238,7 +238,8 @@ def _surveyed(
     arguments: Arguments, lang: LangOptions, out: Path
 ) -> tuple[dict[str, Any], list[Any], Any]:
     """Return the source of a corpus, findings about it, and what was counted."""
-    from latflow.workflow.aligning import find_source, survey_corpus
+    from latflow.workflow.aligning import survey_corpus
+    from latflow.workflow.layout import find_source
     from latflow.workflow.settings import nested_values, read_settings
 
     settings: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Completion of the command line in bash.
+"""Completion of the command line in bash, zsh and fish.
 
-The script follows from the commands as `latflow.cli.main` has them: names of commands,
+The scripts follow from the commands as `latflow.cli.main` has them: names of commands,
 of their options, values of options that have a choice, recipes that come with latflow,
-and files for all else.
+and files for all else. In zsh bash's works, by `bashcompinit`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from latflow.cli.commands import Arguments, Group, option
 
@@ -21,7 +22,7 @@ _SCRIPT = """\
 _latflow() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
     local command="" word words=""
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}"; do
         case "$command|$word" in
 {commands}
         esac
@@ -45,16 +46,74 @@ complete -o bashdefault -o default -F _latflow latflow
 """
 
 
+_ZSH = """\
+#compdef latflow
+autoload -U +X compinit && compinit
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
 @COMMANDS.command(
     "completion",
-    option("shell", "the shell", choices=("bash",)),
-    example="completion bash > ~/.local/share/bash-completion/completions/latflow",
+    option("shell", "the shell", choices=("bash", "zsh", "fish")),
+    example="""completion bash > ~/.local/share/bash-completion/completions/latflow
+  source <(latflow completion zsh)
+  latflow completion fish > ~/.config/fish/completions/latflow.fish""",
 )
 def _completion(arguments: Arguments) -> None:
-    """Print the script that completes latflow's command lines, for bash."""
+    """Print the script that completes latflow's command lines, for a shell."""
     from latflow.workflow.settings import recipe_names
 
-    sys.stdout.write(bash_completion(arguments.groups, recipe_names()))
+    make = fish_completion if arguments.shell == "fish" else bash_completion
+    script = make(arguments.groups, recipe_names())
+    sys.stdout.write(_ZSH + script if arguments.shell == "zsh" else script)
+
+
+def fish_completion(groups: Sequence[Group], recipes: Iterable[str]) -> str:
+    """Return a script for fish; arguments as of `bash_completion`."""
+    lines = [_fish("__fish_use_subcommand", "-l version", "-l help")]
+    names = " ".join(recipes)
+    for group in groups:
+        first = "__fish_use_subcommand"
+        if group.name:
+            lines.append(_fish(first, f"-f -a {group.name}"))
+            verbs = " ".join(group.commands)
+            first = f"{_seen(group.name)}; and not {_seen(verbs)}"
+        for verb, (run, *_) in group.commands.items():
+            about = shlex.quote(" ".join((run.__doc__ or "").split()))
+            lines.append(_fish(first, f"-f -a {verb} -d {about}"))
+            above = f"{_seen(group.name)}; and " if group.name else ""
+            here = f"{above}{_seen(verb)}"
+            if not group.name and _names_recipe_first(group, verb):
+                lines.append(_fish(here, f"-a {shlex.quote(names)}"))
+            lines += [
+                _fish(here, _fish_option(flag, keywords))
+                for flag, keywords in group.options(verb)
+                if flag.startswith("-")
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _seen(commands: str) -> str:
+    """Return fish's condition that one of some commands has been given."""
+    return f"__fish_seen_subcommand_from {commands}"
+
+
+def _fish(condition: str, *given: str) -> str:
+    """Return lines of fish that complete under a condition."""
+    start = f"complete -c latflow -n {shlex.quote(condition)}"
+    return "\n".join(f"{start} {words}" for words in given)
+
+
+def _fish_option(flag: str, keywords: dict[str, Any]) -> str:
+    """Return what fish is told of an option: its name, values and help."""
+    kind = "-l" if flag.startswith("--") else "-s"
+    words = [kind, flag.lstrip("-")]
+    if choices := keywords.get("choices"):
+        words += ["-x", "-a", shlex.quote(" ".join(map(str, choices)))]
+    elif keywords.get("action") != "store_true":
+        words.append("-r")
+    return " ".join([*words, "-d", shlex.quote(" ".join(keywords["help"].split()))])
 
 
 def bash_completion(groups: Sequence[Group], recipes: Iterable[str]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
+import pydoc
 import shlex
 import sys
 from pathlib import Path
@@ -35,17 +37,40 @@ _RUN_EXAMPLES = """run recipe.yaml -n                       what would be done
 _OUT = option("--out", "file to write instead of standard output")
 
 
-@COMMANDS.command("init", option("folder", "for the recipe and its network"))
+@COMMANDS.command(
+    "init",
+    option("folder", "for the recipe and its networks"),
+    option(
+        "--audio",
+        "recordings with transcripts that the recipe is to be of: a folder in any of "
+        "the usual layouts, or a table",
+        metavar="DIR",
+    ),
+    option(
+        "--lexicon",
+        "its pronunciations, WORD PHONE PHONE ... lines; without one words are spelled "
+        "by their letters",
+        metavar="FILE",
+    ),
+    flag("--serve", "the model is to recognize while one speaks"),
+    example="init mine --audio recordings/ --lexicon lexicon.txt --serve",
+)
 def _init(arguments: Arguments) -> None:
-    """Write a recipe to begin with, full of comments."""
-    from latflow.workflow.settings import write_start
+    """Write a recipe to begin with, full of comments, for data that is looked at."""
+    from latflow.workflow.doctor import render
+    from latflow.workflow.start import write_start
 
-    files = write_start(arguments.folder)
+    files, found = write_start(
+        arguments.folder, arguments.audio, arguments.lexicon, serve=arguments.serve
+    )
+    if found is not None:
+        serious = [one for one in found.findings if one.severity != "note"]
+        told = [*found.facts, *([render(serious)] if serious else [])]
+        sys.stdout.write("".join(f"{line}\n" for line in told))
     sys.stdout.write("".join(f"wrote {path}\n" for path in files))
-    folder = shlex.quote(arguments.folder)
     sys.stdout.write(
-        "Set the paths in recipe.yaml, then:\n"
-        f"  cd {folder}\n"
+        f"{'Then' if found else 'Set the paths in recipe.yaml, then'}:\n"
+        f"  cd {shlex.quote(arguments.folder)}\n"
         "  latflow doctor     # looks for mistakes in the data\n"
         "  latflow run        # does the whole job; a second run goes on\n"
     )
@@ -82,12 +107,41 @@ def _run(arguments: Arguments) -> None:
     further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)
+    if "package" in targets:
+        _check_packages(recipe, settings[1:])
     # Options last: `--config` takes what follows it, up to the next option.
     command = ["snakemake", *further, *settings, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+
+
+def _check_packages(recipe: Path, settings: list[str]) -> None:
+    """Refuse the target `package` where the recipe packages nothing.
+
+    Raises:
+        UserError: names the systems that could be packaged.
+    """
+    from latflow.workflow.packages import PackagePlan
+    from latflow.workflow.recipe import Recipe
+    from latflow.workflow.settings import read_config
+
+    found = Recipe.from_config(read_config(recipe, settings))
+    if found.options.package.systems:
+        return
+    able = []
+    for name in found.systems:
+        with contextlib.suppress(UserError):
+            PackagePlan(found, name, offline=True).check()
+            able.append(name)
+    raise UserError(
+        "configuration package.systems names no system, so that there is nothing to "
+        "package",
+        file=recipe,
+        remedy=f"name one there, or here: -o package.systems=[{[*able, 'NAME'][-1]}]"
+        + (f"; there are: {', '.join(able)}" if able else ""),
+    )
 
 
 def _settings(recipe: Path, given: Arguments) -> list[str]:
@@ -123,10 +177,44 @@ def _config(arguments: Arguments) -> None:
     sys.stdout.write(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
+@COMMANDS.command(
+    "explain",
+    option("key", "sections and names with points between them", nargs="?"),
+    example="explain corpus.train.table",
+)
+def _explain(arguments: Arguments) -> None:
+    """Say what one key of a recipe means: type, default, values, and keys below it."""
+    from latflow.workflow.documentation import explain
+
+    sys.stdout.write(explain(arguments.key or ""))
+
+
+@COMMANDS.command(
+    "docs",
+    option("topic", "its name; without one all are listed", nargs="?"),
+    option("section", "words of a heading: this part alone", nargs="*"),
+    example="docs serving pauses",
+)
+def _docs(arguments: Arguments) -> None:
+    """Show the documents that come with latflow, in Markdown."""
+    from latflow.workflow.pages import list_pages, read_page
+
+    if arguments.topic is None:
+        width = max(map(len, list_pages()))
+        for name, title in list_pages().items():
+            sys.stdout.write(f"{name:{width}}  {title}\n")
+        return
+    text = read_page(arguments.topic, " ".join(arguments.section))
+    if sys.stdout.isatty():
+        pydoc.pager(text)
+    else:
+        sys.stdout.write(text)
+
+
 @COMMANDS.command("config-readme", _OUT)
 def _config_readme(arguments: Arguments) -> None:
     """Describe all configuration keys."""
-    from latflow.workflow.experiment import document
+    from latflow.workflow.documentation import document
 
     _write(document(), arguments.out)
 

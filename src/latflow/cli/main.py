@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import latflow
@@ -29,6 +31,36 @@ from latflow.cli import (
 from latflow.cli.commands import CommandParser
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
+
+#: Commands by what they are for, as help lists them.
+TOPICS = {
+    "An experiment": (
+        *("init", "doctor", "plan", "run", "show", "report", "compare", "provenance"),
+    ),
+    "Help": (
+        "docs",
+        "explain",
+        "config",
+        "config-readme",
+        "config-schema",
+        "completion",
+    ),
+    "The model at work": (
+        *("package", "transcribe", "serve", "load-test", "triton-repository"),
+    ),
+    "Alignment": ("align", "validate", "find-oovs", "compare-alignments", "import-mfa"),
+    "Kaldi's files": (
+        *("import-kaldi", "export-kaldi", "lang", "loglikes", "model-info"),
+        "model-copy",
+    ),
+    "Lexicon and language models": ("g2p", "ngram", "train-lm", "perplexity"),
+    "Networks and features": (
+        *("network", "forward", "evaluate", "analyze", "priors", "average", "fuse"),
+        *("features", "export-features", "hdf5", "simulation-records"),
+    ),
+    "Lattices": ("lattice",),
+    "This machine": ("compile-kernels", "selftest"),
+}
 
 # Why a file that the command line names cannot be written or read.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS}
@@ -56,12 +88,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """The program's parser, whose help lists the commands by what they are for."""
+
+    def format_help(self) -> str:
+        """Return usage, then the groups of commands with a line for each."""
+        parts = [self.format_usage(), "\n", f"{self.description}\n"]
+        (commands,) = (
+            action.choices
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+        )
+        for title, names in TOPICS.items():
+            parts.append(f"\n{title}:\n")
+            parts += [f"  {n:<20}{_summary(commands[n])}\n" for n in names]
+        return "".join([*parts, f"\n{self.epilog}\n"])
+
+
+def _summary(command: argparse.ArgumentParser) -> str:
+    """Return the first sentence of a command's help, cut to the line."""
+    text = " ".join((command.description or "").split())
+    first = re.split(r"\.(?: |$)|; |: ", text)[0]
+    return textwrap.shorten(first, 66, placeholder=" ...")
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="latflow",
         description="Hybrid speech recognition recipes, and tools beside them.",
-        epilog="The whole job of an experiment: latflow run <recipe>.",
+        epilog="latflow <command> --help: what it takes\n"
+        "latflow -v <command>: logs progress, not only warnings",
     )
     parser.add_argument("--version", action="version", version=latflow.__version__)
     parser.add_argument(

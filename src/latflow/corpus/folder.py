@@ -100,7 +100,7 @@ def _parts(
     if transcript_suffix(transcript.name, source) == "TextGrid":
         return list(_intervals(source, speaker, transcript))
     lines = [line for _, line in read_lines(transcript) if line.strip()]
-    if lines and all(_is_timed(line) for line in lines):
+    if lines and all(is_timed(line) for line in lines):
         raise UserError(
             "labels with times, as of HTK or Audacity, not a transcript",
             file=transcript,
@@ -109,7 +109,7 @@ def _parts(
     return [Part("", "", " ".join(lines), speaker, str(transcript))]
 
 
-def _is_timed(line: str) -> bool:
+def is_timed(line: str) -> bool:
     """Return whether a line begins with two times: in 100 ns, or decimal seconds."""
     found = _TIMES.match(line)
     if found is None:

@@ -7,8 +7,9 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from latflow.errors import UserError
 from latflow.files import read_lines
 
 # Names that exports give the columns, the first one that is there counts.
-_PATHS = ("path", "audio", "file_name", "file", "audio_path", "audio_filepath")
-_PATHS += ("audio_file", "filename", "wav_filename", "wav", "wav_path")
-_TEXTS = ("text", "sentence", "transcription", "transcript", "wrd")
+PATHS = ("path", "audio", "file_name", "file", "audio_path", "audio_filepath")
+PATHS += ("audio_file", "filename", "wav_filename", "wav", "wav_path")
+TEXTS = ("text", "sentence", "transcription", "transcript", "wrd")
 _SPEAKERS = ("speaker", "speaker_id", "client_id", "spk_id")
 # Columns of parts of audio, as NeMo has them, which are not read.
 _STARTS = ("offset", "start", "start_time", "begin", "begin_time")
+_FIRST = 20  # rows that tell whether a table is of audio that is here
 _EXCEL = re.compile(r"sep=(.)", re.IGNORECASE)
 
 Row = Mapping[str, Any]
@@ -55,6 +57,30 @@ def list_table(source: TableSource, listing: Listing) -> None:
             listing.faults.append(Fault(name, what, str(table), remedy))
     if columns is None:
         raise UserError("the table is empty", file=table, remedy="check the path")
+
+
+def find_audio(table: Path, folders: Iterable[Path]) -> tuple[Path, bool] | None:
+    """Find the audio that a table lists, by its first rows.
+
+    Args:
+        folders: that its paths may be relative to.
+
+    Returns:
+        (the first folder in which one of them is a file, whether a column has
+        speakers); None if there is none, or no table of utterances.
+    """
+    source = TableSource(path=str(table), speaker="utterance")
+    first = [row for _, row in islice(_rows(table), _FIRST) if isinstance(row, Mapping)]
+    try:
+        path_column = _columns(source, first[0])[0] if first else ""
+        paths = [_path(row.get(path_column)) for row in first]
+    except UserError:
+        return None
+    titles = {str(title).strip().lower() for row in first[:1] for title in row}
+    for folder in folders:
+        if any(_existing(os.path.join(folder, path)).is_file() for path in paths):
+            return folder, not titles.isdisjoint(_SPEAKERS)
+    return None
 
 
 def _list_row(
@@ -209,8 +235,8 @@ def _json_rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
 
 def _columns(source: TableSource, row: Row) -> tuple[str, str, str | None]:
     """Return the columns of paths, transcripts ("" without) and speakers."""
-    path = _column(source, row, "path_column", _PATHS)
-    text = _column(source, row, "text_column", _TEXTS) if source.transcripts else ""
+    path = _column(source, row, "path_column", PATHS)
+    text = _column(source, row, "text_column", TEXTS) if source.transcripts else ""
     speaker = None
     if source.speaker == "given":
         speaker = _column(source, row, "speaker_column", _SPEAKERS)

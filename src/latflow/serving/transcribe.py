@@ -177,18 +177,35 @@ def transcribe(
     for recording, form in product(recordings, options.formats):
         _file_of(recording.name, form)  # too long a name is refused before the work
     found: list[Transcription | Fault] = []
+    results = transcriptions(
+        model, recordings, options=options, lattices=lattices, threads=threads
+    )
+    for result in progress(results, "transcribe", total=len(recordings)):
+        found.append(result)
+        if isinstance(result, Fault):
+            log.error("%s - %s", result.reason, result.remedy)
+        else:
+            _write(result, out_dir, options.formats)
+    return found
+
+
+def transcriptions(
+    model: Model,
+    recordings: Iterable[Recording],
+    *,
+    options: TranscribeOptions,
+    lattices: Path | None = None,
+    threads: int = 1,
+) -> Iterator[Transcription | Fault]:
+    """Yield for each recording its words, or why there are none.
+
+    Arguments are those of `transcribe`.
+    """
     job = _Job(model, options, wants_lattices=lattices is not None)
     opened = nullcontext() if lattices is None else LatticeWriter.open(lattices)
     with worker_pool(threads) as pool, opened as archive:
         parts = in_order(pool, _call, job.parts(recordings), ahead=2 * threads)
-        results = job.gathered(parts, archive)
-        for result in progress(results, "transcribe", total=len(recordings)):
-            found.append(result)
-            if isinstance(result, Fault):
-                log.error("%s - %s", result.reason, result.remedy)
-            else:
-                _write(result, out_dir, options.formats)
-    return found
+        yield from job.gathered(parts, archive)
 
 
 def transcribe_recordings(

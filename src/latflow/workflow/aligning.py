@@ -14,7 +14,6 @@ from typing import Any, TextIO
 
 import yaml
 
-from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.options import CorpusOptions
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions
@@ -23,16 +22,12 @@ from latflow.options import read_options
 from latflow.workflow.doctor import examine_corpus
 from latflow.workflow.findings import Finding
 from latflow.workflow.settings import workflow_folder
+from latflow.workflow.sizes import gmm_systems
 from latflow.workflow.survey import Survey
 
 RECIPE_NAME = "recipe.yaml"
 EXPERIMENT = "align"
 ALIGNER = "sat"  # the last system, which aligns and is packaged
-_SUFFIXES = (".csv", ".tsv", ".tab", ".jsonl", ".json")
-_TABLES = (*_SUFFIXES, *(f"{suffix}.gz" for suffix in _SUFFIXES))
-# Of a corpus of 0.4 hours, whose systems were sized by hand.
-_HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
-_LDA_HOURS = 0.2  # with less speech LDA has too little to learn from
 _PRONUNCIATIONS = 3  # of a word that the lexicon lacks, at most
 # What the workflow's profile has Snakemake say of its progress.
 _PROGRESS = re.compile(r"\s*\d+%")
@@ -61,54 +56,6 @@ def g2p_settings(given: str | None) -> dict[str, Any]:
     return {"num_pronunciations": _PRONUNCIATIONS, "model": os.path.abspath(given)}
 
 
-def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source of a corpus, by what lies there.
-
-    Args:
-        corpus: a Kaldi data directory (with `wav.scp`), a folder with Lhotse's
-            `recordings.jsonl.gz` and `supervisions.jsonl.gz`, a table (`.csv`, `.tsv`,
-            `.jsonl`), or a folder of audio with transcripts beside the files.
-        settings: further keys of the source.
-
-    Raises:
-        UserError: there is nothing of the kind.
-    """
-    path = Path(os.path.abspath(corpus))
-    if path.is_file() and path.name.endswith(_TABLES):
-        found: dict[str, Any] = {"type": "table", "path": str(path)}
-    elif (path / "wav.scp").is_file():
-        found = {"type": "kaldi", "path": str(path), "on_bad_utterance": "skip"}
-        if not (path / "utt2spk").is_file():
-            found["speaker"] = "utterance"
-    elif (path / "recordings.jsonl.gz").is_file():
-        found = {
-            "type": "manifests",
-            "recordings": str(path / "recordings.jsonl.gz"),
-            "supervisions": str(path / "supervisions.jsonl.gz"),
-            "on_bad_utterance": "skip",
-        }
-    elif path.is_dir() and _holds_audio(path):
-        found = {"type": "folder", "path": str(path)}
-    else:
-        raise UserError(
-            "no corpus here",
-            file=corpus,
-            remedy="name a folder of audio with .txt, .lab or .TextGrid files, a table "
-            "(.csv, .tsv, .jsonl), a Kaldi data directory, or a folder with Lhotse's "
-            "recordings.jsonl.gz and supervisions.jsonl.gz",
-        )
-    return {**found, **settings}
-
-
-def _holds_audio(folder: Path) -> bool:
-    """Return whether a folder, or one below it, holds audio."""
-    return any(
-        is_audio_name(name)
-        for _, _, names in os.walk(folder, followlinks=True)
-        for name in names
-    )
-
-
 def survey_corpus(
     source: Mapping[str, Any],
     lexicon: str | Path,
@@ -120,7 +67,7 @@ def survey_corpus(
     """Look over a corpus and a lexicon before anything is computed.
 
     Args:
-        source: as from `find_source`.
+        source: as from `latflow.workflow.layout.find_source`.
         results: folder that the experiment will write to.
         lang: how the lexicon is read, and what is added to it.
         max_skipped_fraction: share of the utterances that may be skipped.
@@ -201,7 +148,8 @@ def align_recipe(
     if search:
         recipe["gmm"] = {"align": dict(search)}
     if package is None:
-        recipe["gmm"] = {**recipe.get("gmm", {}), "systems": _systems(survey)}
+        systems = gmm_systems(survey.seconds / 3600, ALIGNER)
+        recipe["gmm"] = {**recipe.get("gmm", {}), "systems": systems}
         recipe["package"] = {"systems": [ALIGNER]}
         exported["systems"] = [ALIGNER]
     else:
@@ -212,22 +160,6 @@ def align_recipe(
         if package.adapts:
             exported["adapt"] = {}
     return {**recipe, "export_alignments": exported}
-
-
-def _systems(survey: Survey) -> dict[str, dict[str, Any]]:
-    """Return systems from monophones to speaker-adapted triphones."""
-    hours = survey.seconds / 3600
-    leaves = round(_LEAVES * (hours / _HOURS) ** 0.6)
-    leaves = max(30, min(_MOST_LEAVES, leaves))
-    size = {"num_leaves": leaves, "num_gaussians": _GAUSSIANS * leaves}
-    systems: dict[str, dict[str, Any]] = {
-        "mono": {"type": "mono", "num_gaussians": min(1000, max(100, 2 * leaves))},
-        "tri1": {"type": "deltas", "alignments": "mono", **size},
-    }
-    if hours >= _LDA_HOURS:
-        systems["tri2"] = {"type": "lda_mllt", "alignments": "tri1", **size}
-    last = list(systems)[-1]
-    return {**systems, ALIGNER: {"type": "sat", "alignments": last, **size}}
 
 
 def run_recipe(

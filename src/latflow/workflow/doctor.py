@@ -271,7 +271,7 @@ def examine_sources(
     Returns:
         Findings, the worst first.
     """
-    findings, surveys = _survey_sources(
+    findings, surveys = survey_sources(
         corpus, lexicon, lang, features, max_skipped_fraction
     )
     findings += _filters(surveys, features, streams)
@@ -293,21 +293,31 @@ def examine_corpus(
     Returns:
         (findings, the worst first; what was counted of the training set).
     """
-    findings, surveys = _survey_sources(
+    findings, surveys = survey_sources(
         corpus, lexicon, lang, features, max_skipped_fraction
     )
     findings += _disk(surveys, [features], NO_WRITES, Path(results))
     return _sorted(findings), surveys[0]
 
 
-def _survey_sources(
+def survey_sources(
     corpus: CorpusOptions,
     lexicon: str | Path | None,
     lang: LangOptions,
     features: GmmFeatures,
     max_skipped_fraction: float,
 ) -> tuple[list[Finding], list[Survey]]:
-    """Return the findings of `examine_sources`, and the surveys behind them."""
+    """Survey the sets of an experiment of which nothing is prepared yet.
+
+    Args:
+        corpus: sources; one that is held out is passed over.
+        lexicon: pronunciation lexicon; None for none.
+        max_skipped_fraction: share of a set's utterances that may be skipped.
+
+    Returns:
+        (what is wrong with the sets by themselves and together; what was counted of
+        each: train, dev if it has a source of its own, and the test sets).
+    """
     findings: list[Finding] = []
     dictionary = None if lexicon is None else _dictionary(lexicon, lang, findings)
     surveys = []

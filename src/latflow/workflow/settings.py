@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_yaml, write_json, write_text
+from latflow.files import read_yaml, write_text
 from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
 
 DEMO = "demo"
@@ -220,6 +219,8 @@ def _read(value: Any, *, is_nested: bool = True) -> Any:
         return [_read(item) for item in value]
     if not (is_nested and isinstance(value, str)):
         return value
+    if value in {"true", "false"}:  # as YAML writes them; Snakemake knows True, False
+        return value == "true"
     read = read_settings([f"value={value}"])["value"]
     return read if read is None or isinstance(read, bool | int | float) else value
 
@@ -295,27 +296,3 @@ def give_cache() -> None:
     os.environ["XDG_CACHE_HOME"] = str(own)
     # Else each process that matplotlib is loaded in makes, and removes, one of its own.
     os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))
-
-
-def write_start(folder: str | Path) -> list[Path]:
-    """Write a recipe to begin with, the network that it names, and the recipes' schema.
-
-    Returns:
-        The files.
-
-    Raises:
-        UserError: one of the files is there already.
-    """
-    from latflow.workflow.experiment import json_schema
-
-    source = workflow_folder() / "config" / "start"
-    files = [Path(folder, path.name) for path in sorted(source.glob("*.yaml"))]
-    schema = Path(folder, "recipe.schema.json")
-    for path in (*files, schema):
-        if path.exists():
-            raise UserError("is there already", file=path, remedy="name a new folder")
-    for path in files:
-        with atomic_output(path) as temporary:
-            shutil.copyfile(source / path.name, temporary)
-    write_json(schema, json_schema())
-    return [*files, schema]
