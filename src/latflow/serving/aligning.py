@@ -20,6 +20,7 @@ from lhotse import MonoCut
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
+from latflow.align.options import AlignOptions
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason, text_of
 from latflow.errors import UserError
@@ -61,12 +62,7 @@ def align_package(
             that it has not, or too many utterances fail.
     """
     info = read_info(task.package_dir)
-    if info.kind == "ctc":
-        raise UserError(
-            "was trained by CTC, whose labels have no times of phones",
-            file=task.package_dir,
-            remedy="take a package of a GMM system, or of a network of another kind",
-        )
+    _refuse_ctc(info, task.package_dir)
     align = _align_with_gmm if info.kind == "gmm" else _align_with_network
     align(task, out_dir, options)
 
@@ -180,11 +176,8 @@ def _align_with_network(
 ) -> None:
     model = Model.load(task.package_dir, trust_code=task.trust_code)
     own = task.write_lang(out_dir)
-    tree, transitions = load_model(task.package_dir / "model")
-    compiler = TrainingGraphCompiler(own, tree, transitions)
-    is_full = model.acoustics.has_full_scale
-    scales = ChainGraphOptions() if is_full else GraphOptions()
     search = options.replace(acoustic_scale=model.acoustic_scale)
+    network = NetworkAligner(model, own, search)
     with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(task.threads) as pool:
         cuts = at_rate(read_cuts(task.cuts), model.sample_rate, may_resample=True)
         spool.extend(cuts, file=task.cuts)
@@ -198,25 +191,68 @@ def _align_with_network(
             with lock:
                 return spool[names[u]]
 
-        def graph(u: int) -> Graph | str:
-            return compiler.graph_or_reason(own.words_to_ids(text_of(cut(u))))
-
         def scores(u: int) -> np.ndarray | str:
             samples = samples_or_reason(cut(u))
-            if isinstance(samples, str):
-                return samples
-            stream = model.front_end()
-            frames = [stream.accept(samples), stream.finish()]
-            found = model.acoustics.log_likes(np.concatenate(frames))
-            return "scores that are not numbers" if np.isnan(found).any() else found
+            return samples if isinstance(samples, str) else network.scores(samples)
 
         alignments = align_all(
-            Aligner(transitions, search, scales, silence_phones=[own.optional_silence]),
+            network.aligner,
             range(len(names)),
-            graph,
+            lambda u: network.graph(text_of(cut(u))),
             scores,
             pool,
         )
         facts = _first_middle(model.info)
         named = zip(names, alignments, strict=True)
-        split.write(named, AlignmentSummary(search), transitions, facts)
+        split.write(named, AlignmentSummary(search), network.transitions, facts)
+
+
+class NetworkAligner:
+    """What aligns utterances with a package of a network; shared by threads.
+
+    Args:
+        model: the package.
+        lang: its phones, with the words to align.
+        options: of the search; its acoustic scale is the package's.
+
+    Raises:
+        UserError: the package was trained by CTC.
+    """
+
+    def __init__(self, model: Model, lang: Lang, options: AlignOptions) -> None:
+        _refuse_ctc(model.info, model.folder)
+        self._model, self._lang = model, lang
+        tree, self.transitions = load_model(model.folder / "model")
+        self._compiler = TrainingGraphCompiler(lang, tree, self.transitions)
+        is_full = model.acoustics.has_full_scale
+        self.aligner = Aligner(
+            self.transitions,
+            options.replace(acoustic_scale=model.acoustic_scale),
+            ChainGraphOptions() if is_full else GraphOptions(),
+            silence_phones=[lang.optional_silence],
+        )
+
+    def graph(self, text: str) -> Graph | str:
+        """Return the graph of a transcript, or why there is none."""
+        return self._compiler.graph_or_reason(self._lang.words_to_ids(text))
+
+    def scores(self, samples: np.ndarray) -> np.ndarray | str:
+        """Return the scores of an utterance's frames, or why there are none.
+
+        Args:
+            samples: float32[L], at the model's rate.
+        """
+        stream = self._model.front_end()
+        frames = np.concatenate([stream.accept(samples), stream.finish()])
+        found = self._model.acoustics.log_likes(frames)
+        return "scores that are NaN" if np.isnan(found).any() else found
+
+
+def _refuse_ctc(info: PackageInfo, folder: Path) -> None:
+    """Refuse a package whose labels have no times of phones."""
+    if info.kind == "ctc":
+        raise UserError(
+            "was trained by CTC, whose labels have no times of phones",
+            file=folder,
+            remedy="take a package of a GMM system, or of a network of another kind",
+        )

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from lhotse import AudioSource, MonoCut
 
-from latflow.align.aligner import Aligner, AlignmentFailure
+from latflow.align.aligner import AlignmentFailure
 from latflow.align.options import AlignOptions
 from latflow.align.timing import AlignedUtterance, Timer
 from latflow.corpus.audio import BadAudio, probe
@@ -27,14 +27,12 @@ from latflow.corpus.words import WordForms
 from latflow.decode.options import TranscribeOptions
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
-from latflow.graphs.hclg import load_model
-from latflow.graphs.options import ChainGraphOptions, GraphOptions
-from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
 from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.scoring.options import ComparisonOptions
+from latflow.serving.aligning import NetworkAligner
 from latflow.serving.formats import Transcription
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
@@ -128,14 +126,7 @@ class _Aligner:
     """
 
     def __init__(self, model: Model, lexicon: Path) -> None:
-        if model.info.kind == "ctc":
-            raise UserError(
-                "was trained by CTC, whose labels have no times of phones",
-                file=model.folder,
-                remedy="take a package of a network of another kind",
-            )
         self._model, self._lexicon = model, lexicon
-        tree, transitions = load_model(model.folder / "model")
         with TemporaryDirectory() as scratch:
             folder = Path(scratch, "lang")
             # Needed are the words of texts, which come later.
@@ -148,18 +139,14 @@ class _Aligner:
             )
             self._lang = Lang.load(folder)
             self._words = frozenset(self._lang.lexicon)  # read while it is there
-            self._graphs = TrainingGraphCompiler(self._lang, tree, transitions)
-        is_full = model.acoustics.has_full_scale
-        self._search = Aligner(
-            transitions,
-            AlignOptions(acoustic_scale=model.acoustic_scale),
-            ChainGraphOptions() if is_full else GraphOptions(),
-            silence_phones=[self._lang.optional_silence],
-        )
+            self._network = NetworkAligner(model, self._lang, AlignOptions())
         middle = FrameTimes.of(model.info.front_end, model.sample_rate).first_middle
         shift = model.frame_shift * model.subsampling
         self._timer = Timer(
-            self._lang, transitions, frame_shift=shift, offset=middle - shift / 2
+            self._lang,
+            self._network.transitions,
+            frame_shift=shift,
+            offset=middle - shift / 2,
         )
 
     def align(self, audio: Path, text: str) -> AlignedUtterance:
@@ -171,13 +158,14 @@ class _Aligner:
                 file=self._lexicon,
                 remedy="name a lexicon that has one, with the package's phones",
             )
-        graph = self._graphs.graph_or_reason(self._lang.words_to_ids(" ".join(words)))
+        graph = self._network.graph(" ".join(words))
         if isinstance(graph, str):
             raise self._failed(audio, graph)
         samples = self._samples(audio)
-        stream = self._model.front_end()
-        frames = np.concatenate([stream.accept(samples), stream.finish()])
-        found = self._search.align(graph, self._model.acoustics.log_likes(frames))
+        scores = self._network.scores(samples)
+        if isinstance(scores, str):
+            raise self._failed(audio, scores)
+        found = self._network.aligner.align(graph, scores)
         if isinstance(found, AlignmentFailure):
             raise self._failed(audio, found.reason)
         duration = len(samples) / self._model.sample_rate
