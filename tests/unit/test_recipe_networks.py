@@ -935,7 +935,11 @@ INLINE = {
 
 def test_a_network_may_be_described_in_the_recipe(recipe_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = {**CE, "network": INLINE, "data": {"sequences": {"type": "chunks", "size": 81}}}
+    given = {
+        **CE,
+        "network": INLINE,
+        "data": {"sequences": {"type": "chunks", "size": 81}},
+    }
     system = recipe_of({"tdnn": given}).networks["tdnn"]
     assert system.subsampling == 3
     assert list(system.outputs) == ["output", "phones"]
