@@ -922,3 +922,41 @@ def test_samples_side_by_side_are_not_normalized_as_features(recipe_of):
         recipe_of({"tdnn": ce}, features, pasted=pasted)
     plain = {**ce, "data": {"normalization": "none"}}
     recipe_of({"tdnn": plain}, features, pasted=pasted)
+
+
+INLINE = {
+    "layers": {
+        "slow": {"class": "subsample", "factor": 3},
+        "output": {"class": "output"},
+        "phones": {"class": "output", "from": "slow", "target": "phone"},
+    }
+}
+
+
+def test_a_network_may_be_described_in_the_recipe(recipe_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {
+        **CE,
+        "network": INLINE,
+        "data": {"sequences": {"type": "chunks", "size": 81}},
+    }
+    system = recipe_of({"tdnn": given}).networks["tdnn"]
+    assert system.subsampling == 3
+    assert list(system.outputs) == ["output", "phones"]
+    assert system.description_values == INLINE
+    system.check_description()
+    assert not list(tmp_path.iterdir())  # written for the job that reads it alone
+    file = tmp_path / system.description_file
+    assert yaml.safe_load(file.read_text()) == INLINE
+    before = file.stat().st_mtime_ns
+    assert (system.description_file, file.stat().st_mtime_ns) == (
+        str(file.relative_to(tmp_path)), before,
+    )  # fmt: skip
+
+
+def test_a_mistake_in_a_recipe_s_network_names_the_key(recipe_of):
+    wrong = {"layers": {"output": {"class": "output", "sise": 3}}}
+    system = recipe_of({"tdnn": {**CE, "network": wrong}}).networks["tdnn"]
+    told = r"nnet\.systems\.tdnn\.network: .*layer output: unknown key sise"
+    with pytest.raises(UserError, match=told):
+        system.check_description()

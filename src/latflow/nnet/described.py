@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latflow.files import read_json, read_yaml
+import yaml
+
+from latflow.files import read_json, read_yaml, write_text
 from latflow.nnet.options import PoolOptions, PretrainedOptions, SubsampleOptions
 from latflow.options import Options
 
 #: Targets of losses that have one of their own.
 DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
+
+
+#: A file with a description, or what stands in it.
+Described = str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,34 +77,34 @@ _FACTORS: dict[str, tuple[type[Options], str]] = {
 }
 
 
-def described_subsampling(path: str | Path) -> int:
+def described_subsampling(source: Described) -> int:
     """Return the subsampling of the network that a file describes.
 
     Nothing else of the description is checked: a layer that is none counts as 1.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
 
     Raises:
         UserError: no YAML.
     """
-    layers = _layers_of(_read_config(path))
+    layers = _layers_of(_read_config(source))
     ends = [name for name, layer in layers.items() if _is_output(layer)]
     return _rate_of(ends[0], layers, frozenset()) if ends else 1
 
 
-def described_outputs(path: str | Path) -> dict[str, OutputLoss]:
+def described_outputs(source: Described) -> dict[str, OutputLoss]:
     """Return the losses of the network that a file describes, the decoded output first.
 
     Nothing else of the description is checked.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
 
     Raises:
         UserError: no YAML.
     """
-    config = _read_config(path)
+    config = _read_config(source)
     found = {}
     for name, layer in _layers_of(config).items():
         if _is_output(layer):
@@ -112,55 +118,55 @@ def described_outputs(path: str | Path) -> dict[str, OutputLoss]:
     return {name: found[name] for name in ordered}
 
 
-def described_sample_rates(path: str | Path) -> dict[str, int]:
+def described_sample_rates(source: Described) -> dict[str, int]:
     """Return the sample rates that layers of a network are for, Hz, by layer.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
 
     Raises:
         UserError: no YAML.
     """
-    rates = _given(path, "sample_rate")
+    rates = _given(source, "sample_rate")
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
 
 
-def described_licences(path: str | Path) -> list[str]:
+def described_licences(source: Described) -> list[str]:
     """Return the texts of the licences of pretrained encoders in a trained network.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
 
     Raises:
         UserError: no YAML.
     """
-    return list(dict.fromkeys(map(str, _given(path, "licence").values())))
+    return list(dict.fromkeys(map(str, _given(source, "licence").values())))
 
 
-def described_parts(path: str | Path) -> dict[str, str]:
+def described_parts(source: Described) -> dict[str, str]:
     """Return the features that layers take of those side by side, by layer.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
 
     Raises:
         UserError: no YAML.
     """
-    given = _given(path, "features", {"slice"})
+    given = _given(source, "features", {"slice"})
     return {name: str(features) for name, features in given.items()}
 
 
-def described_layers(path: str | Path, behind: str | None = None) -> list[str]:
+def described_layers(source: Described, behind: str | None = None) -> list[str]:
     """Return the names of a network's layers that share no other's parameters.
 
     Args:
-        path: see `latflow.nnet.description`.
+        source: see `latflow.nnet.description`.
         behind: a layer; those that it needs, and itself. None for all.
 
     Raises:
         UserError: no YAML.
     """
-    layers = _layers_of(_read_config(path))
+    layers = _layers_of(_read_config(source))
     needed = set(layers) if behind is None else _needed_by(behind, layers)
     return [
         str(name)
@@ -174,9 +180,18 @@ def fused_layer(number: int, layer: str) -> str:
     return f"n{number}_{layer}"
 
 
-def _read_config(path: str | Path) -> Mapping[str, Any]:
+def write_description(path: str | Path, config: Mapping[str, Any]) -> None:
+    """Write a description as a file; one that is there alike stays as it is."""
+    path = Path(path)
+    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+
+
+def _read_config(source: Described) -> Mapping[str, Any]:
     """Return a description; empty where it is no mapping."""
-    config = read_yaml(path)
+    config = source if isinstance(source, Mapping) else read_yaml(source)
     return config if isinstance(config, Mapping) else {}
 
 
@@ -187,12 +202,12 @@ def _layers_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _given(
-    path: str | Path, option: str, classes: Collection[str] = ()
+    source: Described, option: str, classes: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return an option of the layers that give it, of some classes or of all."""
     return {
         str(name): layer[option]
-        for name, layer in _layers_of(_read_config(path)).items()
+        for name, layer in _layers_of(_read_config(source)).items()
         if isinstance(layer, Mapping)
         and option in layer
         and (not classes or layer.get("class") in classes)

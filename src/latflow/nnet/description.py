@@ -92,14 +92,16 @@ class NetworkDescription:
         return {name: loss for name in self.plan.ends if (loss := losses[name])}
 
     @classmethod
-    def load(cls, path: str | Path) -> NetworkDescription:
-        """Read a YAML file.
+    def load(cls, source: str | Path | Mapping[str, Any]) -> NetworkDescription:
+        """Read a YAML file, or what would stand in it.
 
         Raises:
             UserError: no such file, no YAML, or a wrong description (names the layer
                 and the key).
         """
-        path = Path(path)
+        if isinstance(source, Mapping):
+            return cls.from_config(source)
+        path = Path(source)
         if not path.is_file():
             raise UserError(
                 "no such network description", file=path, remedy="see config/networks/"

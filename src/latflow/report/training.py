@@ -419,7 +419,9 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     meta = read_json(results / f"nnet/{name}/meta.json", NetworkMeta)
     parameters = None if meta is None else meta.num_parameters
     facts = {
-        "description": Path(options.network).stem,
+        "description": Path(options.network).stem
+        if isinstance(options.network, str)
+        else "in the recipe",
         "learns": f"alignments of {options.alignments}"
         if options.alignments
         else "transcripts",

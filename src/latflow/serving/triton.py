@@ -10,6 +10,7 @@ Its files:
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from latflow.files import atomic_directory
 from latflow.serving.options import TritonOptions
 from latflow.serving.package import Model, PackageInfo
 
+log = logging.getLogger(__name__)
 _MODEL = '''"""A packaged model of latflow's in Triton's Python backend."""
 
 from pathlib import Path
@@ -54,7 +56,7 @@ def write_repository(
         options: of all models.
 
     Raises:
-        UserError: a name or a package is faulty, or cannot be streamed.
+        UserError: a name or a package is faulty.
     """
     with atomic_directory(out) as folder:
         for name, package in packages.items():
@@ -64,10 +66,11 @@ def write_repository(
                 )
             model = Model.load(package, trust_code=options.trust_code)
             if not model.is_streaming:
-                raise UserError(
-                    f"{name} cannot be streamed: {model.why_not_streaming}",
-                    file=package,
-                    remedy="package a system that can",
+                log.warning(
+                    "%s cannot be streamed (%s): its words come with the end of a "
+                    "sequence",
+                    name,
+                    model.why_not_streaming,
                 )
             version = folder / name / "1"
             shutil.copytree(package, version / "package")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -187,6 +187,10 @@ class TrainingOptions(Options):
         return self
 
 
+#: A description of a network: a file, or what would stand in it.
+NetworkSource = str | dict[str, Any]
+
+
 class CeSystemOptions(Options):
     """Frames are classified; labels are the pdfs of the alignments (cross-entropy).
 
@@ -194,8 +198,9 @@ class CeSystemOptions(Options):
     """
 
     type: Literal["ce"] = "ce"
-    network: str
-    """File with the description of the network; see docs/networks.md."""
+    network: NetworkSource
+    """File with the description of the network, or the description itself, with the key
+    `layers`; see docs/networks.md."""
     parent: str | None = None
     """Earlier network whose parameters the training starts from, by the names of the
     layers: a network may be grown, or cut, on the way. null for random parameters. See
@@ -228,8 +233,9 @@ class CtcSystemOptions(Options):
     """
 
     type: Literal["ctc"] = "ctc"
-    network: str
-    """File with the description of the network; see docs/networks.md. Its decoded
+    network: NetworkSource
+    """File with the description of the network, or the description itself, with the key
+    `layers`; see docs/networks.md. Its decoded
     output has `loss: ctc`."""
     parent: str | None = None
     """Earlier network whose parameters the training starts from, by the names of the
@@ -266,8 +272,9 @@ class AttentionSystemOptions(Options):
     """
 
     type: Literal["attention"] = "attention"
-    network: str
-    """File with the description of the network; see docs/networks.md. Its decoded
+    network: NetworkSource
+    """File with the description of the network, or the description itself, with the key
+    `layers`; see docs/networks.md. Its decoded
     output is a layer of class `attention_decoder`; another output may have the loss
     `ctc`, over the same units."""
     parent: str | None = None
@@ -303,8 +310,9 @@ class LfmmiSystemOptions(Options):
     """
 
     type: Literal["lfmmi"] = "lfmmi"
-    network: str
-    """File with the description of the network; see docs/networks.md. Its first output
+    network: NetworkSource
+    """File with the description of the network, or the description itself, with the key
+    `layers`; see docs/networks.md. Its first output
     has `loss: lfmmi`."""
     parent: str | None = None
     """Earlier network whose parameters the training starts from, by the names of the

@@ -23,6 +23,7 @@ from latflow.nnet.described import (
     described_sample_rates,
     described_subsampling,
     fused_layer,
+    write_description,
 )
 from latflow.options import check_choice
 from latflow.training.options import (
@@ -149,21 +150,31 @@ class Network(System):
     # What its description says; nothing where that is not there to be read yet.
 
     @cached_property
-    def description(self) -> Path | None:
-        """File that describes it; None where that is not there yet."""
-        path = Path(self.base.options.network)
-        places = (path, workflow_folder() / path)
+    def description(self) -> Path | dict[str, Any] | None:
+        """Its description: a file, or what the recipe says; None without the file."""
+        given = self.base.options.network
+        if isinstance(given, dict):
+            return given
+        places = (Path(given), workflow_folder() / given)
         return next((place for place in places if place.is_file()), None)
 
     @property
     def description_file(self) -> str:
-        """File that describes it, there or not."""
-        return str(self.description or self.base.options.network)
+        """File that describes it, there or not; of the recipe's own it is written."""
+        given = self.base.options.network
+        if not isinstance(given, dict):
+            return str(self.description or given)
+        path = f"{self.results}/networks/{self.base.name}.yaml"
+        write_description(path, given)
+        return path
 
     @property
     def description_values(self) -> Mapping[str, Any]:
         """What its description says, without comments and the form of the file."""
-        return {} if self.description is None else read_yaml(self.description)
+        found = self.description
+        if found is None or isinstance(found, dict):
+            return found or {}
+        return read_yaml(found)
 
     @cached_property
     def subsampling(self) -> int:
@@ -283,7 +294,13 @@ class Network(System):
                 f"{self.key}.network: no such file {self.base.options.network}",
                 remedy="check the path, which is relative to the folder of the run",
             )
-        description = NetworkDescription.load(self.description)
+        try:
+            description = NetworkDescription.load(self.description)
+        except UserError as error:
+            if isinstance(self.description, dict):
+                what = f"{self.key}.network: {error.what}"
+                raise UserError(what, remedy=error.remedy) from None
+            raise
         if training.ensemble > 1:
             linear_output(description)
         if training.pretraining:

@@ -14,6 +14,7 @@ from reference.triton_backend import Message, MetricFamily
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.features.options import UtteranceCmvn
 from latflow.lattice.io.binary import LatticeStream
 from latflow.serving.options import SessionOptions, TritonOptions
 from latflow.serving.session import Session
@@ -122,8 +123,8 @@ def start(repository, monkeypatch):
     monkeypatch.delitem(sys.modules, "latflow.serving.triton_model", raising=False)
     started = []
 
-    def run(**changes):
-        version = repository / "digits" / "1"
+    def run(models=repository, **changes):
+        version = models / "digits" / "1"
         names = {"__file__": str(version / "model.py"), "__name__": "model"}
         exec((version / "model.py").read_text(), names)
         model = names["TritonPythonModel"]()
@@ -196,6 +197,26 @@ def test_sequences_have_the_words_of_sessions(start, digits, model):
         assert {row[0] for row in rows} == {str(number)}
         starts = [word.start for word in expected.words]
         assert [float(row[2]) for row in rows] == pytest.approx(starts, abs=1e-3)
+
+
+def test_what_cannot_be_streamed_is_recognized_at_the_end(
+    start, digits, tmp_path, caplog
+):
+    whole = digits.package(tmp_path / "p", cmvn=UtteranceCmvn(), offline=True)
+    write_repository({"digits": whole}, tmp_path / "models", options=OPTIONS)
+    assert "digits cannot be streamed (cmvn of type utterance" in caplog.text
+    triton = start(tmp_path / "models")
+    samples = pcm(digits, next(iter(digits.audio)))
+    found = []
+    for chunk in (2000, 900):
+        sequence = messages(7, samples, chunk)
+        for message in sequence:
+            triton.execute([message])
+        *early, (final,) = [message.wait() for message in sequence]
+        assert not any(answer.outputs for answers in early for answer in answers)
+        found.append({k: v.item() for k, v in final.outputs.items()})
+    assert found[0] == found[1]
+    assert len(found[0]["RAW_LATTICE"]) > 100  # costs and states of all frames
 
 
 def test_partials_tell_of_words_as_they_come(start, digits):
