@@ -45,7 +45,7 @@ def acoustics_of(stride, blocks, **options):
     multiple=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_any_chunking_gives_the_scores_of_the_whole(  # noqa: PLR0917
+def test_any_chunking_gives_the_scores_of_the_whole(
     stride, blocks, chunk, left_chunks, kernel, norm, length, multiple, seed
 ):
     options = {"chunk": chunk, "left_chunks": left_chunks, "kernel": kernel}

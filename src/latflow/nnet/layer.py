@@ -61,9 +61,9 @@ class Shape:
 class Context:
     """The input frames that an output frame depends on.
 
-    Output frame t sees the input frames stride * t - left ... stride * t + right. With a
-    period P, input frames fall into chunks of P, and frames of a chunk see alike: left
-    counts from its first frame, right from its last one.
+    Output frame t sees the input frames stride * t - left ... stride * t + right. With
+    a period P, input frames fall into chunks of P, and frames of a chunk see alike:
+    left counts from its first frame, right from its last one.
 
     Attributes:
         left: frames before; None = all.

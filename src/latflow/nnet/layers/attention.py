@@ -304,8 +304,8 @@ class Conformer(Layer):
     attention knows distances: `positions: relative`. Without it positions come from the
     convolution, and from a `positional_encoding` layer before, where wanted.
 
-    To be streamed it has `chunk`, `left_chunks` and `causal: true`: frames see their own
-    chunk as a whole, however many blocks there are, and nothing later. Chunks count
+    To be streamed it has `chunk`, `left_chunks` and `causal: true`: frames see their
+    own chunk as a whole, however many blocks there are, and nothing later. Chunks count
     from the first frame.
 
     Source: Gulati et al. 2020, section 2.
