@@ -8,9 +8,9 @@ from reference import dry_runs
 
 REAL = [
     *("yesno", "yesno_download", "digits", "digits_flat_start", "digits_ctc"),
-    *("digits_attention", "speechocean", "speechocean_noisy"),
+    *("digits_attention", "speechocean", "speechocean_noisy", "speechocean_today"),
 ]
-LARGE = ["mini_librispeech", "librispeech_460", "librispeech_960"]
+LARGE = ["mini_librispeech", "librispeech_100", "librispeech_460", "librispeech_960"]
 TARGETS = ["features", "lang", "gmm_mono", "gmm_tri1", "align", "decode", "score"]
 
 

@@ -331,10 +331,15 @@ def format_table(graph: NetworkGraph, network: Countable) -> str:
 
 
 def format_context(context: Context) -> str:
-    """Return a receptive field in short: `-3..+2`, `all`, `-all..+0 /3` (thirds)."""
+    """Return a receptive field in short: `-3..+2`, `all`, `-all..+0 /3` (thirds).
+
+    Of chunks of 8 frames, which see 16 before them: `-16..+0 of 8`.
+    """
     if context == Context():
         return "itself"
     left = "all" if context.left is None else str(context.left)
     right = "all" if context.right is None else str(context.right)
     field = "all" if left == right == "all" else f"-{left}..+{right}"
+    if context.period > 1:
+        field += f" of {context.period}"
     return field if context.stride == 1 else f"{field} /{context.stride}"

@@ -32,6 +32,7 @@ output frame needs, and what is beyond the ends never reaches a true frame.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,25 +61,36 @@ class Shape:
 class Context:
     """The input frames that an output frame depends on.
 
-    Output frame t sees the input frames stride * t - left ... stride * t + right.
+    Output frame t sees the input frames stride * t - left ... stride * t + right. With
+    a period P, input frames fall into chunks of P, and frames of a chunk see alike:
+    left counts from its first frame, right from its last one.
 
     Attributes:
         left: frames before; None = all.
         right: frames after; None = all.
         stride: input frames an output frame.
+        period: input frames of a chunk; 1 where each frame sees for itself.
     """
 
     left: int | None = 0
     right: int | None = 0
     stride: int = 1
+    period: int = 1
 
     def then(self, following: Context) -> Context:
         """Return the context of two layers, this one first."""
         return Context(
-            _reach(self.left, following.left, self.stride),
-            _reach(self.right, following.right, self.stride),
+            self._reach(self.left, following.left),
+            self._reach(self.right, following.right),
             self.stride * following.stride,
+            math.lcm(self.period, self.stride * following.period),
         )
+
+    def _reach(self, own: int | None, following: int | None) -> int | None:
+        """Return the frames on one side with a following layer's, in whole chunks."""
+        if own is None or following is None:
+            return None
+        return own + -(-self.stride * following // self.period) * self.period
 
     def repeated(self, times: int) -> Context:
         """Return the context of `times` such layers, one after another."""
@@ -93,12 +105,8 @@ class Context:
             _widest(self.left, other.left),
             _widest(self.right, other.right),
             self.stride,
+            math.lcm(self.period, other.period),
         )
-
-
-def _reach(first: int | None, second: int | None, stride: int) -> int | None:
-    """Return the frames on one side of two layers in sequence."""
-    return None if first is None or second is None else first + stride * second
 
 
 def _widest(one: int | None, other: int | None) -> int | None:

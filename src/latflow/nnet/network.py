@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -272,6 +273,15 @@ class Network(nn.Module):
         for name in self.outputs:
             whole = whole.joined(self.body.contexts[name])
         return ReceptiveField(whole.left, whole.right)
+
+    @property
+    def period(self) -> int:
+        """Frames of the features in chunks that see alike; a multiple of subsampling.
+
+        With more than `subsampling` the receptive field counts from a chunk's edges.
+        """
+        periods = [self.body.contexts[name].period for name in self.outputs]
+        return math.lcm(self.subsampling, *periods)
 
     def freeze(self, names: Iterable[str]) -> None:
         """Keep layers as they are: parameters, and statistics of normalization.

@@ -61,8 +61,8 @@ class ChunkCutter:
         is_whole: whether the whole segment is one chunk.
 
     Args:
-        size: frames of a chunk, a multiple of the subsampling.
-        context: frames before (a multiple of the subsampling) and behind that scores
+        size: frames of a chunk, a multiple of the period.
+        context: frames before (a multiple of the period) and behind that scores
             depend on; None for all: then the whole segment is one chunk.
     """
 
@@ -121,8 +121,13 @@ class Acoustics(Protocol):
     def context(self) -> tuple[int | None, int | None]:
         """Frames before and behind that a score depends on; None for all.
 
-        That before is a multiple of the frame subsampling.
+        That before is a multiple of the period.
         """
+        ...
+
+    @property
+    def period(self) -> int:
+        """Frames of which a chunk has a multiple, one of the subsampling too."""
         ...
 
     @property
@@ -188,13 +193,18 @@ class NetworkAcoustics:
         if self.normalization.kind not in {"none", "global"}:
             return None, None
         if left is not None:
-            left = -(-left // self.subsampling) * self.subsampling
+            left = -(-left // self.period) * self.period
         return left, right
 
     @property
     def subsampling(self) -> int:
         """Frames of the features for one of the scores, s."""
         return self.network.network.subsampling
+
+    @property
+    def period(self) -> int:
+        """Frames of which a chunk has a multiple; see `Network.period`."""
+        return self.network.network.period
 
     @property
     def has_full_scale(self) -> bool:
@@ -308,6 +318,11 @@ class GmmAcoustics:
     def context(self) -> tuple[int | None, int | None]:
         """Frames before and behind that a score depends on."""
         return self.transform.context
+
+    @property
+    def period(self) -> int:
+        """Frames of which a chunk has a multiple: any number."""
+        return 1
 
     @property
     def subsampling(self) -> int:

@@ -18,6 +18,7 @@ and has no graph.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -122,6 +123,9 @@ class PackageInfo(SystemFacts):
     """Time from one frame of the features to the next, seconds."""
     subsampling: PositiveInt
     """Frames of the features for one of the scores."""
+    period: PositiveInt = 1
+    """Frames of the features of which a chunk that is scored has a multiple, beside the
+    subsampling."""
     acoustic_scale: PositiveFloat
     """Factor of acoustic log-likelihoods in the search."""
     lattice_scale: PositiveFloat
@@ -155,8 +159,8 @@ class PackageInfo(SystemFacts):
 
     def chunk_frames(self, seconds: float) -> int:
         """Return the frames of the features that are scored at a time."""
-        scores = max(1, round(seconds / (self.frame_shift * self.subsampling)))
-        return scores * self.subsampling
+        unit = math.lcm(self.subsampling, self.period)
+        return max(1, round(seconds / (self.frame_shift * unit))) * unit
 
 
 def read_info(folder: str | Path) -> PackageInfo:

@@ -170,6 +170,7 @@ def write_package(
             sample_rate=front_end.sample_rate,
             frame_shift=front_end.frame_shift,
             subsampling=found.acoustics.subsampling,
+            period=found.acoustics.period,
             acoustic_scale=found.acoustic_scale or by_frame,
             lattice_scale=found.lattice_scale,
             prior_scale=found.prior_scale,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from latflow.errors import UserError
 from latflow.features.frame_times import Amount, feature_dim
+from latflow.features.options import ExtractionOptions, FrameGeometry
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.footprint import Footprint, footprint_of
 from latflow.training.memory import TrainingMemory, memory_of, num_moments
@@ -20,6 +21,7 @@ FEW_CLASSES = 100
 FLOAT_BYTES = 4
 FRAMES_PER_SECOND = 100
 LONGEST = 3.0  # the longest utterance, by the mean of all
+USUAL_RATE = 16000  # Hz, of samples that a network reads, where no layer says it
 USUAL_SECONDS = 7.0  # mean of a set that nothing is known of
 
 
@@ -84,8 +86,9 @@ def _footprint(network: BaseNetwork) -> Footprint | None:
     description = NetworkDescription.load(network.description)
     targets = {loss.target for loss in description.outputs.values()}
     classes = dict.fromkeys(targets, _leaves(network))
-    parts = {part.name: _dim(part) for part in network.frames.parts}
+    rate = next(iter(network.sample_rates.values()), USUAL_RATE)
     try:
+        parts = {part.name: _dim(part, rate) for part in network.frames.parts}
         description = description.with_parts(parts if len(parts) > 1 else {})
         return footprint_of(description, sum(parts.values()), classes)
     except (UserError, ValueError):
@@ -100,10 +103,14 @@ def _leaves(network: BaseNetwork) -> int:
     return int(getattr(tree, "num_leaves", 0) or FEW_CLASSES)
 
 
-def _dim(frames: Frames) -> int:
-    """Return features per frame."""
+def _dim(frames: Frames, sample_rate: int) -> int:
+    """Return features per frame; those of a window of samples depend on their rate."""
     if isinstance(frames, IvectorFrames):
-        return frames.options.dim + _dim(frames.below)
-    if isinstance(frames, ExtractedFrames) and not frames.is_of_gmms:
-        return feature_dim(frames.options)
-    return ADAPTED_DIM
+        return frames.options.dim + _dim(frames.below, sample_rate)
+    if not isinstance(frames, ExtractedFrames) or frames.is_of_gmms:
+        return ADAPTED_DIM
+    options = frames.options
+    if isinstance(options, ExtractionOptions) and options.type == "waveform":
+        length = FrameGeometry.of(options, options.sample_rate or sample_rate).length
+        return length * len(options.channels or (0,))
+    return feature_dim(options)

@@ -12,6 +12,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.options import facts_of
 from latflow.nnet.registry import LAYER_CLASSES, in_document, layer_reference
 from latflow.options import read_options
+from latflow.training.options import TrainingOptions
 from latflow.workflow.experiment import NnetOptions
 
 LAYERS = {
@@ -151,7 +152,7 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     import yaml
 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    whole, inside, apart, system, *on_samples, tuned, encoder = blocks
+    whole, inside, apart, system, *on_samples, training, tuned, encoder = blocks
     NetworkDescription.from_config(yaml.safe_load(whole))
     layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(inside)}
     description = NetworkDescription.from_config(
@@ -164,6 +165,7 @@ def test_the_descriptions_in_the_docs_are_right(repository):
         (name,) = read_options(NnetOptions, yaml.safe_load(block)["nnet"]).features
         assert name == "samples"
     NetworkDescription.from_config(yaml.safe_load(encoder))
+    read_options(TrainingOptions, yaml.safe_load(training)["training"])
     for block, channels in zip(on_samples, (1, 4), strict=True):
         description = NetworkDescription.from_config(yaml.safe_load(block))
         Network(description, 400 * channels, {"pdf": 3})

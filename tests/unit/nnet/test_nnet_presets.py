@@ -1,5 +1,6 @@
 """The networks in config/networks: sizes, a step of training, learning by heart."""
 
+import copy
 import itertools
 
 import pytest
@@ -26,6 +27,12 @@ CHAIN = {
     "cnn_tdnnf_chain_small": (1_798_736, 26),
     "cnn_tdnnf_chain_medium": (3_093_760, 35),
     "tdnnf_chain_streaming": (1_335_840, 10),
+}
+# the same with 80 features, look-ahead, frames an output, frames of a chunk
+CONFORMERS = {
+    "conformer_chain": (20_352_000, None, 4, 4),
+    "conformer_chain_streaming": (14_000_128, 3, 4, 64),
+    "conformer_chain_small": (2_637_744, None, 3, 3),
 }
 # parameters with 40 features and 40 labels, look-ahead in frames
 CTC = {"tdnnf_ctc_small": (866_280, 21)}
@@ -73,7 +80,7 @@ def loss_of(net, features, lengths, labels):
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
     others = {*CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS, *PRETRAINED}
-    assert found == {*LARGE, *SMALL, *CHAIN, *others}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CONFORMERS, *others}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -84,6 +91,41 @@ def test_sizes_and_look_ahead_of_networks_for_lfmmi(preset, name):
     assert net.subsampling == 3
     losses = [(end, output.loss.name) for end, output in net.outputs.items()]
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
+
+
+@pytest.mark.parametrize("name", CONFORMERS)
+def test_conformers_for_lfmmi(preset, name):
+    with torch.device("meta"):
+        net = Network(preset(name), 80, {"pdf": 2000})
+    field = net.receptive_field.right
+    assert (net.num_parameters, field, net.subsampling, net.period) == CONFORMERS[name]
+    losses = [(end, output.loss.name) for end, output in net.outputs.items()]
+    assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
+
+
+@pytest.mark.parametrize("name", CONFORMERS)
+def test_conformers_train_in_bf16(preset, name):
+    """Losses and gradients are finite, and near those of float32."""
+    config = copy.deepcopy(dict(preset(name).config))
+    del config["layers"]["mask"]
+    config["layers"]["blocks"] |= {"num_layers": 2, "dropout": 0.0}
+    net = Network(NetworkDescription.from_config(config), 40, {"pdf": 20}).train()
+    generator = torch.Generator().manual_seed(1)
+    # levels far from 0, as features without normalization have
+    features = 10.0 + 5.0 * torch.randn(2, 150, 40, generator=generator)
+    found = []
+    for is_half in (False, True):
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            logits = net(features, torch.tensor([150, 90]))["output"].logits
+        logits.float().log_softmax(-1)[..., 3].sum().backward()
+        grads = [v.grad.flatten() for v in net.parameters() if v.grad is not None]
+        found.append((logits.float(), torch.cat(grads)))
+    (exact, slope), (near, rough) = found
+    assert near.isfinite().all()
+    assert rough.isfinite().all()
+    assert (near - exact).abs().mean() < 0.05 * exact.abs().mean()
+    assert functional.cosine_similarity(slope, rough, 0) > 0.95
 
 
 @pytest.mark.parametrize(

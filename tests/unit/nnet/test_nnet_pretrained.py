@@ -306,10 +306,12 @@ def test_a_model_folder_needs_no_other(folders, kind, tmp_path):
     assert told["licence"] == "Terms of the small encoder\n"
 
 
-def test_plan_counts_it(folders):
+def test_plan_counts_it_by_its_configuration(folders, tmp_path):
     folder = folders["wavlm"][0]
-    found = footprint_of(described(folder), WINDOW, {"pdf": 4})
     network = network_of(folder)
+    shutil.copy(folder / "config.json", tmp_path)
+    folder = tmp_path
+    found = footprint_of(described(folder), WINDOW, {"pdf": 4})
     assert found.parameters == sum(v.numel() for v in network.parameters())
     assert found.per_frame > WINDOW
     less = footprint_of(described(folder, checkpointing=True), WINDOW, {"pdf": 4})

@@ -21,6 +21,7 @@ from latflow.report.plan import make_plan, render
 from latflow.report.schedule import Estimate, Machines, Plan
 from latflow.workflow.amounts import split_amounts
 from latflow.workflow.job_graph import PlannedJob, plan_jobs
+from latflow.workflow.network_sizes import NetworkSizes
 from latflow.workflow.recipe import Recipe
 
 
@@ -272,6 +273,27 @@ def test_plan_counts_what_a_training_keeps_in_memory(monkeypatch, tmp_path):
     text = render(plan, figures)
     assert "Trainings keep in memory, of the device that they run on:" in text
     assert "million parameters, 6." in text
+
+
+def test_plan_counts_networks_on_samples(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    layers = {
+        "spectra": {"class": "stft"},
+        "mel": {"class": "mel", "sample_rate": 8000, "filters": "weights"},
+        "output": {"class": "output"},
+    }
+    (tmp_path / "samples.yaml").write_text(json.dumps({"layers": layers}))
+    samples = {"type": "waveform", "cmvn": {"type": "none"}}
+    system = {
+        "type": "ce", "network": "samples.yaml", "alignments": "mono",
+        "features": "samples", "data": {"normalization": "none"},
+    }  # fmt: skip
+    nnet = {"features": {"samples": samples}, "systems": {"learnt": system}}
+    recipe = Recipe.from_config({**RECIPE, "nnet": nnet})
+    memory = NetworkSizes(recipe, {"train": (1.0, 500)}).memory("learnt")
+    # windows of 200 samples have 129 lines of the spectrum
+    count = 129 * 40 + 41 * 100
+    assert memory.state == pytest.approx(4 * 4 * count, rel=0.01)
 
 
 @pytest.mark.slow

@@ -27,6 +27,11 @@ class AttentionOptions(Options):
     """later frames attended to; -1: all"""
     look_back: Annotated[int, Field(ge=-1)] = -1
     """earlier frames attended to; -1: all"""
+    chunk: NonNegativeInt = 0
+    """frames of a chunk, which see each other, in the place of `look_ahead` and
+    `look_back`; 0: none"""
+    left_chunks: Annotated[int, Field(ge=-1)] = -1
+    """earlier chunks that the frames of a chunk see too; -1: all"""
     positions: Literal["none", "relative"] = "none"
     """what attention knows of places: nothing, or the distance of two frames"""
 
@@ -40,7 +45,18 @@ class StackOptions(AttentionOptions):
 
 
 def attention_context(options: AttentionOptions) -> Context:
-    """Return the frames that one attention sees."""
+    """Return the frames that one attention sees.
+
+    Raises:
+        LayerError: chunks, and a number of frames too.
+    """
+    if options.chunk:
+        if options.look_back >= 0 or options.look_ahead >= 0:
+            raise LayerError("chunk takes the place of look_ahead and look_back")
+        chunks, size = options.left_chunks, options.chunk
+        return Context(None if chunks < 0 else chunks * size, 0, period=size)
+    if options.left_chunks >= 0:
+        raise LayerError("left_chunks without a chunk")
     back, ahead = options.look_back, options.look_ahead
     return Context(None if back < 0 else back, None if ahead < 0 else ahead)
 
@@ -56,12 +72,13 @@ def attention_mask(batch: Padded, context: Context) -> Tensor | None:
         mask = ~batch.padding.transpose(1, 2).unsqueeze(1)
     if context.left is not None or context.right is not None:
         times = torch.arange(num_frames, device=device)
-        distance = times[None, :] - times[:, None]
+        begin = times // context.period * context.period  # of each frame's chunk
+        distance = times[None, :] - begin[:, None]
         near = torch.ones_like(distance, dtype=torch.bool)
         if context.left is not None:
             near &= distance >= -context.left
         if context.right is not None:
-            near &= distance <= context.right
+            near &= distance < context.period + context.right
         mask = near if mask is None else mask & near
     if mask is None:
         return None
@@ -272,6 +289,11 @@ class ConformerOptions(StackOptions):
 
     kernel: PositiveInt = 15
     """frames of the convolution"""
+    causal: bool = False
+    """let the convolution see earlier frames alone"""
+    norm: Literal["batch", "layer"] = "batch"
+    """norm inside the convolution's part; `layer` makes the passes of a batch
+    independent of each other"""
 
 
 class Conformer(Layer):
@@ -281,6 +303,10 @@ class Conformer(Layer):
     with its norm before and a residual around, and a norm at the end. The paper's
     attention knows distances: `positions: relative`. Without it positions come from the
     convolution, and from a `positional_encoding` layer before, where wanted.
+
+    To be streamed it has `chunk`, `left_chunks` and `causal: true`: frames see their
+    own chunk as a whole, however many blocks there are, and nothing later. Chunks count
+    from the first frame.
 
     Source: Gulati et al. 2020, section 2.
     """
@@ -295,7 +321,7 @@ class Conformer(Layer):
             [_ConformerBlock(shape.dim, options) for _ in range(count)]
         )
         self.attention_context = attention_context(options)
-        edges = reach(options.kernel, 1, causal=False)
+        edges = reach(options.kernel, 1, causal=options.causal)
         self.context = self.attention_context.then(Context(*edges)).repeated(count)
 
     def forward(self, batch: Padded) -> Padded:
@@ -317,7 +343,7 @@ class _ConformerBlock(nn.Module):
         )
         self.attention_norm = nn.LayerNorm(dim)
         self.attention = MultiHead(dim, options)
-        self.convolution = _ConformerConvolution(dim, options.kernel)
+        self.convolution = _ConformerConvolution(dim, options)
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -348,13 +374,14 @@ def _feed_forward(dim: int, wide: int, dropout: float) -> nn.Sequential:
 class _ConformerConvolution(nn.Module):
     """Gated linear unit, convolution of each number over time, norm, SiLU, linear."""
 
-    def __init__(self, dim: int, kernel: int) -> None:
+    def __init__(self, dim: int, options: ConformerOptions) -> None:
         super().__init__()
         self.first_norm = nn.LayerNorm(dim)
         self.gated = nn.Linear(dim, 2 * dim)
-        self.edges = reach(kernel, 1, causal=False)
-        self.conv = nn.Conv1d(dim, dim, kernel, groups=dim)
-        self.norm = MaskedBatchNorm(dim)
+        self.edges = reach(options.kernel, 1, causal=options.causal)
+        self.conv = nn.Conv1d(dim, dim, options.kernel, groups=dim)
+        by_batch = options.norm == "batch"
+        self.norm = MaskedBatchNorm(dim) if by_batch else nn.LayerNorm(dim)
         self.output = nn.Linear(dim, dim)
 
     def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
@@ -362,5 +389,9 @@ class _ConformerConvolution(nn.Module):
         gated = functional.glu(self.gated(self.first_norm(values)), -1)
         # norms and offsets have filled the padding: zero it before frames are mixed
         gated = functional.pad(zero(gated, padding).transpose(1, 2), self.edges)
-        mixed = self.norm(self.conv(gated).transpose(1, 2), padding)
+        mixed = self.conv(gated).transpose(1, 2)
+        if isinstance(self.norm, MaskedBatchNorm):
+            mixed = self.norm(mixed, padding)
+        else:
+            mixed = self.norm(mixed)
         return self.output(functional.silu(mixed))

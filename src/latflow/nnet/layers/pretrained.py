@@ -94,7 +94,7 @@ class Pretrained(Layer):
             self._add_lora()
         self._choose_learnt()
         if options.checkpointing:
-            self.model.activation_checkpointing_enable({"use_reentrant": False})
+            self._add_checkpoints()
         self.mix = None
         if options.weighted:
             self.mix = nn.Parameter(torch.zeros(len(self.blocks) + 1))
@@ -226,6 +226,15 @@ class Pretrained(Layer):
             extractor = self.model.feature_extractor
             learns = any(v.requires_grad for v in extractor.parameters())
             extractor._requires_grad = learns
+
+    def _add_checkpoints(self) -> None:
+        """Let blocks be computed again; convolutions that stay keep nothing anyway."""
+        self.model.activation_checkpointing_enable({"use_reentrant": False})
+        extractor = getattr(self.model, "feature_extractor", None)
+        if extractor is not None and not extractor._requires_grad:
+            for part in extractor.modules():
+                if hasattr(part, "gradient_checkpointing"):
+                    part.gradient_checkpointing = False
 
     def learning_rate_factors(self) -> dict[str, float]:
         """Return factors on the learning rate: less from block to block downwards."""
@@ -439,7 +448,7 @@ def _config(options: PretrainedOptions) -> dict[str, Any]:
 
 def _is_meta(model: nn.Module) -> bool:
     """Tell whether a network is counted only, on torch's device `meta`."""
-    return next(model.parameters()).is_meta
+    return any(value.is_meta for value in model.parameters())
 
 
 def _rows(values: Tensor, at: Tensor) -> Tensor:
