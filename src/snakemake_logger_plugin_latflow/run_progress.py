@@ -253,8 +253,8 @@ def share_of_training(log: str | Path) -> float | None:
         0 to 1; None for other jobs, and before the first line.
     """
     path = Path(log)
-    if len(path.parents) < 3:
-        return None
+    if len(path.parents) < 3 or path.parent.name not in _TRAININGS:
+        return None  # other jobs of the network have logs of the same name
     found = path.parents[2].glob(f"checkpoints/{path.stem}/*/log.jsonl")
     try:
         newest = max(found, key=lambda course: course.stat().st_mtime, default=None)

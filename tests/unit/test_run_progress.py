@@ -132,6 +132,7 @@ def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
         path.write_text(lines)
         os.utime(path, (number, number))
     assert share_of_training(log) == 0.25
+    assert share_of_training(tmp_path / "results/x/logs/sweep_beams/net.log") is None
     (folder / "new/log.jsonl").write_text("")
     assert share_of_training(log) is None
 
