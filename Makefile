@@ -11,7 +11,7 @@ TRITON ?= ../triton-env
 MODELS ?= ../models-env
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env horovod triton models demo test quick lint site format bench gpu gpu-wheels system-packages cluster-packages cluster clean
+.PHONY: help env horovod triton models demo test quick lint site dist format bench gpu gpu-wheels system-packages cluster-packages cluster clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,12 @@ lint: env  ## ruff, snakefmt, snakemake --lint, pyright, hadolint
 site: env  ## documents as a site, results/site; broken links are errors
 	$(BIN)/pip install --quiet "mkdocs-material>=9"
 	$(BIN)/mkdocs build --strict --quiet
+
+dist: env  ## wheel and source distribution in dist, checked for upload
+	$(BIN)/pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 format: env  ## put all code into the house format
 	$(BIN)/ruff check --fix .

@@ -6,7 +6,7 @@
 from importlib import import_module as _import
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

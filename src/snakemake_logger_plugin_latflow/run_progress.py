@@ -4,8 +4,11 @@ Snakemake tells each selection, start and end of a job; here a line comes when a
 last job has ended, and for jobs that took long. On a terminal the last line says how
 far the run is and what it does; elsewhere such a line comes once a minute.
 
-Share and time count jobs by what their rules usually take (`rule_costs`); of a training
-that runs, by the share of its epochs that its `log.jsonl` tells. Errors, warnings and
+The share counts jobs by what their rules usually take (`rule_costs`), on as much speech
+as the jobs that have ended seem to have; of a training that runs, by the share of its
+epochs that its `log.jsonl` tells. The time left is of jobs as they were measured here:
+of a rule by its ended jobs, of a training by how fast its epochs go, of others by how
+long all took beside what is usual. Errors, warnings and
 what else Snakemake says are printed as it would; with `--dry-run`, `--quiet`,
 `--verbose` or `--printshellcmds` everything is.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import statistics
 import sys
 import threading
 import time
@@ -33,6 +37,10 @@ from snakemake_logger_plugin_latflow.refusals import in_one_line
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
+# What a training takes follows its epochs and network more than the hours of speech.
+_TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
+# Ended rules that tell how much speech there is: seconds an hour each, and how many.
+_LEAST_RATE, _FEWEST = 5.0, 3
 LONG = 30.0  # seconds of a job that has a line of its own
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
@@ -74,23 +82,22 @@ class Progress:
     """Jobs of a run, by rule: which run, which have ended, and what is left.
 
     Args:
-        usual: usual seconds of a job of a rule.
+        usual: usual seconds of a job of a rule, on so many hours of speech.
         now: seconds of a clock.
     """
 
     def __init__(
         self,
-        usual: Callable[[str], float] = usual_seconds,
+        usual: Callable[[str, float], float] = usual_seconds,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._usual = usual
+        self._usual_of = usual
         self._now = now
         self._begin = now()
         self._left: Counter[str] = Counter()
         self._all: Counter[str] = Counter()
         self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
-        self._done = 0.0  # usual seconds of ended jobs
         self._most = 0.0  # share that has been told: it never goes back
         # Of each job, the share that an earlier run has done: it took no time of ours.
         self._before: dict[int, tuple[str, float]] = {}
@@ -125,7 +132,6 @@ class Progress:
         rule, what, seconds = ended.rule, ended.what, self._now() - ended.begun
         self._seconds[rule] = self._seconds.get(rule, 0.0) + seconds
         self._left[rule] -= 1
-        self._done += self._usual(rule)
         count = self._all[rule]
         is_last = self._left[rule] <= 0
         if not what:
@@ -147,7 +153,8 @@ class Progress:
                 running += min(0.9 * usual, self._now() - job.begun)
             else:
                 running += usual * share
-        share = (self._done + running) / self._total if self._total else 1.0
+        done = sum(n * self._usual(rule) for rule, n in self._ended().items())
+        share = (done + running) / self._total if self._total else 1.0
         self._most = max(self._most, min(1.0, share))
         return self._most
 
@@ -158,15 +165,71 @@ class Progress:
 
     def state(self) -> str:
         """Return how far the run is, the time left, and the jobs that are running."""
-        share, gone = self.share, self._now() - self._begin
+        share = self.share
         parts = [f"{self._percent()} done"]
         before = sum(self._usual(rule) * part for rule, part in self._before.values())
         ours = share - before / self._total if self._total else 0.0
         # At first, one job tells too little of how fast this machine is.
         if ours > 0.03 and share < 1:
-            parts.append(f"about {clock(gone * (1 - share) / ours)} left")
+            parts.append(f"about {clock(self._left_seconds())} left")
         running = [self._tell(job) for job in self._running.values() if job.what]
         return ", ".join(parts) + ("  | " + "; ".join(running) if running else "")
+
+    def _ended(self) -> Counter[str]:
+        """Return how many jobs of each rule have ended."""
+        return self._all - self._left
+
+    def _usual(self, rule: str) -> float:
+        """Return usual seconds of a job, on the speech that there seems to be."""
+        hours = self._hours
+        return self._usual_of(rule, max(1.0, hours) if rule in _TRAININGS else hours)
+
+    @property
+    def _hours(self) -> float:
+        """Hours of speech by which the ended jobs took usual seconds; 1 at first."""
+        found = []
+        for rule, number in self._ended().items():
+            start, rate = self._usual_of(rule, 0.0), self._usual_of(rule, 1.0)
+            if (rate := rate - start) >= _LEAST_RATE:
+                seconds = self._seconds.get(rule, 0.0) / number
+                found.append(max(0.0, seconds - start) / rate)
+        return statistics.median(found) if len(found) >= _FEWEST else 1.0
+
+    def _left_seconds(self) -> float:
+        """Return the seconds that are left, with as many jobs at a time as so far."""
+        now, ended = self._now(), self._ended()
+        measured = dict(self._seconds)
+        usual = {rule: n * self._usual(rule) for rule, n in ended.items()}
+        left = 0.0
+        waiting = self._left.copy()
+        unknown = 0.0  # usual seconds of running jobs of which nothing is measured
+        for number, job in self._running.items():
+            waiting[job.rule] -= 1
+            elapsed, share = now - job.begun, job.share()
+            before = self._before[number][1]
+            if share is not None and share > before:
+                left += elapsed * (1 - share) / (share - before)
+                measured[job.rule] = measured.get(job.rule, 0.0) + elapsed
+                part = self._usual(job.rule) * (share - before)
+                usual[job.rule] = usual.get(job.rule, 0.0) + part
+            elif ended[job.rule]:
+                mean = self._seconds[job.rule] / ended[job.rule]
+                left += max(0.1 * mean, mean - elapsed)
+            else:
+                whole = self._usual(job.rule)
+                unknown += max(0.1 * whole, whole - elapsed)
+        whole = sum(usual.values())
+        pace = sum(measured.values()) / whole if whole else 1.0
+        left += pace * unknown
+        for rule, number in waiting.items():
+            if ended[rule]:
+                left += number * self._seconds[rule] / ended[rule]
+            else:
+                left += number * pace * self._usual(rule)
+        spent = sum(self._seconds.values())
+        spent += sum(now - job.begun for job in self._running.values())
+        at_a_time = spent / max(now - self._begin, 1e-9)
+        return left / max(1.0, at_a_time)
 
     def _tell(self, job: Job) -> str:
         """Return what a job does, how long already, and how far it is."""
@@ -190,8 +253,8 @@ def share_of_training(log: str | Path) -> float | None:
         0 to 1; None for other jobs, and before the first line.
     """
     path = Path(log)
-    if len(path.parents) < 3:
-        return None
+    if len(path.parents) < 3 or path.parent.name not in _TRAININGS:
+        return None  # other jobs of the network have logs of the same name
     found = path.parents[2].glob(f"checkpoints/{path.stem}/*/log.jsonl")
     try:
         newest = max(found, key=lambda course: course.stat().st_mtime, default=None)

@@ -53,7 +53,7 @@ class Clock:
 def progress():
     clock = Clock()
     costs = {"train": 100.0, "score": 10.0, "all": 0.0}
-    found = Progress(costs.__getitem__, clock)
+    found = Progress(lambda rule, hours: costs[rule], clock)
     found.clock = clock
     found.plan({"train": 1, "score": 10, "all": 1, "total": 12})
     return found
@@ -97,6 +97,30 @@ def test_the_share_never_goes_back(progress):
     assert progress.share == 0.5
 
 
+def test_time_left_is_of_jobs_as_they_were_measured():
+    """Little speech: decoding takes seconds, not minutes; one training takes it all."""
+    clock = Clock()
+    found = Progress(now=clock)
+    stages = {"train_mono": 5, "train_deltas": 6, "align_frames": 4}
+    waiting = {"train_lfmmi": 1, "decode_lattices": 4, "sweep_beams": 1}
+    found.plan(dict.fromkeys(stages, 1) | waiting)
+    for job, (rule, seconds) in enumerate(stages.items()):
+        found.start(job, rule, rule)
+        clock.time += seconds
+        found.end(job)
+    told = {"share": 0.0}
+    found.start(9, "train_lfmmi", "Train net", lambda: told["share"])
+    clock.time += 120
+    told["share"] = 0.5
+    said = found.state()  # 120 s of it are left, and some 20 of five short jobs
+    assert "about 2 min left" in said
+    clock.time += 120
+    found.end(9)
+    assert "about 2" in (said := found.state())
+    assert " s left" in said
+    assert found.share > 0.75
+
+
 def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
     log = tmp_path / "results/x/logs/train_network/net.log"
     assert share_of_training(log) is None
@@ -108,6 +132,7 @@ def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
         path.write_text(lines)
         os.utime(path, (number, number))
     assert share_of_training(log) == 0.25
+    assert share_of_training(tmp_path / "results/x/logs/sweep_beams/net.log") is None
     (folder / "new/log.jsonl").write_text("")
     assert share_of_training(log) is None
 

@@ -19,6 +19,7 @@ from latflow.options import (
     Text,
     Unique,
 )
+from latflow.user_code import LOCATION, file_of
 
 Speed = Annotated[float, Field(ge=0.5, le=2.0)]
 
@@ -238,6 +239,28 @@ class TableSource(FileSource):
     """Column of the speaker; null for `speaker`, `speaker_id` or `client_id`."""
 
 
+class CustomSource(FileSource):
+    """Utterances that a function of your own gives, see docs/development.md.
+
+    Each is a mapping: `audio`, the path of a file; `text`; and maybe `speaker`, `start`
+    and `end` in seconds, `id`.
+    """
+
+    type: Literal["custom"] = "custom"
+    path: Annotated[str, Field(pattern=LOCATION)]
+    """The function: `module:function`, or `folder/file.py:function`."""
+    arguments: dict[Name, str | bool | int | float] = Field(default_factory=dict)
+    """Its arguments, by name."""
+    files: tuple[Text, ...] = ()
+    """Files that it reads, whose change prepares the set anew, as that of its own file
+    does."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files whose change prepares the set anew."""
+        return [*self.files, *map(str, file_of(self.path))]
+
+
 class Hdf5Source(Options):
     """Sequences of HDF5 files in RETURNN's layout, such as images with their texts.
 
@@ -265,7 +288,8 @@ GivenCorpus = Annotated[
     | ManifestSource
     | CutSource
     | FolderSource
-    | TableSource,
+    | TableSource
+    | CustomSource,
     Field(discriminator="type"),
 ]
 
@@ -435,6 +459,7 @@ Source = Annotated[
     | CutSource
     | FolderSource
     | TableSource
+    | CustomSource
     | Hdf5Source
     | CombinedSource,
     Field(discriminator="type"),

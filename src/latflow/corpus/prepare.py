@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import Found
 from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.combine import combine_corpora
+from latflow.corpus.custom import list_custom
 from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_hdf_corpus
@@ -27,6 +28,7 @@ from latflow.corpus.listing import Listing, write_listing
 from latflow.corpus.manifests import read_recordings, read_supervisions, spools
 from latflow.corpus.options import (
     CombinedSource,
+    CustomSource,
     CutSource,
     FolderSource,
     GivenSource,
@@ -48,6 +50,8 @@ from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.parallel import worker_pool
 
+#: Sources that are looked over without writing anything.
+Rehearsable = KaldiSource | ManifestSource | FolderSource | TableSource | CustomSource
 _NO_AUDIO = "its audio file does not exist"
 
 
@@ -153,7 +157,7 @@ def prepare_corpus(
 
 
 def rehearse_corpus(
-    source: KaldiSource | ManifestSource | FolderSource | TableSource,
+    source: Rehearsable,
     observe: Observer,
     *,
     vocabulary: Collection[str],
@@ -214,10 +218,8 @@ def _prepare(task: _Task, source: Source) -> None:
             _prepare_manifests(task, source)
         case CutSource():
             _prepare_cuts(task, source)
-        case FolderSource():
-            _prepare_listed(task, source, partial(list_folder, source))
-        case TableSource():
-            _prepare_listed(task, source, partial(list_table, source))
+        case FolderSource() | TableSource() | CustomSource():
+            _prepare_listed(task, source)
         case Hdf5Source():
             read_hdf_corpus(
                 source,
@@ -378,11 +380,16 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
 
 
 def _prepare_listed(
-    task: _Task, source: FolderSource | TableSource, fill: Callable[[Listing], None]
+    task: _Task, source: FolderSource | TableSource | CustomSource
 ) -> None:
     """Prepare a corpus that is listed by file."""
     with Listing(task.folder) as listing:
-        fill(listing)
+        if isinstance(source, FolderSource):
+            list_folder(source, listing)
+        elif isinstance(source, TableSource):
+            list_table(source, listing)
+        else:
+            list_custom(source, listing)
         with task.writer(source.path, source) as writer:
             write_listing(
                 listing,

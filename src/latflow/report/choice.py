@@ -70,6 +70,34 @@ def chosen_on_dev(rates: Rates, name: str) -> str | None:
     return min(systems, key=dev.__getitem__, default=None)
 
 
+def least_errors(
+    table: pd.DataFrame, systems: Sequence[str], sets: Sequence[str]
+) -> tuple[str, float, float] | None:
+    """Find the system that errs least on sets together.
+
+    Args:
+        table: `wer.tsv`.
+        systems: those that are asked about, one to be compared with first.
+        sets: names of the sets; systems that one of them has not scored are left out.
+
+    Returns:
+        (its name, its word error rate and that of the first, per cent); of equal ones
+        the earlier. None where the first is not scored on all.
+    """
+    known = table[(table["wer"] != "nan") & table["set"].isin(sets)]
+    counts = known[["ins", "del", "sub", "words"]].astype(int)
+    counts["errors"] = counts[["ins", "del", "sub"]].sum(axis=1)
+    groups = counts.groupby(known["system"])
+    whole = groups.size() == len(set(sets))
+    sums = groups[["errors", "words"]].sum()[whole]
+    rates = (100 * sums["errors"] / sums["words"]).to_dict()
+    among = [name for name in systems if name in rates]
+    if systems[0] not in among:
+        return None
+    best = min(among, key=rates.__getitem__)
+    return best, rates[best], rates[systems[0]]
+
+
 def decide(rates: Rates, test_sets: Sequence[str]) -> Decision | None:
     """Choose the system to ship, see `chosen_on_dev`; the first test set judges it.
 

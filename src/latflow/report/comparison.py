@@ -34,7 +34,7 @@ from latflow.report.significance import (
     interval_text,
     join_scores,
     p_text,
-    reading,
+    read_comparison,
     too_few_draws,
 )
 from latflow.scoring.bootstrap import Comparison
@@ -159,7 +159,7 @@ def _rate(key: tuple[str, str], table: pd.DataFrame, found: Comparison) -> Row:
         "change (absolute %)": f"{found.difference:+.2f}",
         "interval (%)": interval_text(found),
         "p": p_text(found.p_value),
-        "reading": reading(found.difference, found.p_value),
+        "reading": read_comparison(found),
     }
 
 

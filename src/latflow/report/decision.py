@@ -12,20 +12,22 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from latflow.report.choice import Decision, chosen_on_dev, rates_of
+from latflow.report.choice import Decision, chosen_on_dev, least_errors, rates_of
 from latflow.report.costs import read_costs
 from latflow.report.findings import failures, findings
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
 from latflow.report.records import Decoding
 from latflow.report.significance import (
-    COULD_BE_CHANCE,
+    could_be_chance,
     interval_text,
     p_text,
-    reading,
+    read_comparison,
     too_few_draws,
 )
+from latflow.scoring.bootstrap import Comparison
 
+_ENOUGH_WORDS = 1000  # of a dev set; with fewer 0.3 % is less than three errors
 _SENTENCES = 2  # of test sets; further ones have their numbers alone
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
 _MAKING = ("train_", "build_", "make_supervisions", "supervise_", "align_")
@@ -83,7 +85,8 @@ def decision_section(results: Results) -> Section:
     bootstrap = results.options.score.bootstrap
     caption = (
         f"{decision.system} against each system on the same redrawn {decision.test} "
-        f"utterances: the change of the word error rate with its "
+        f"utterances: the change of the word error rate, "
+        f"below 0 where {decision.system} is better, with its "
         f"{100 * bootstrap.confidence:g} % interval, and p, two-sided and corrected "
         "for all comparisons of the report (Holm). Training time is that of the "
         "trainings and alignments that the system is built on; decoding includes a "
@@ -110,9 +113,13 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
             f", {verdict.words} (interval {verdict.interval}, "
             f"p {p_text(verdict.found.p_value)})"
         )
-    lead += "."
-    unsure = [row["system"] for row in rows if row.get("reading") == COULD_BE_CHANCE]
-    worse = [row["system"] for row in rows if row.get("reading") == "worse"]
+    lead += "." + _how_sure(results, decision)
+    unsure = [row["system"] for row in rows if could_be_chance(row.get("reading"))]
+    worse = [
+        row["system"]
+        for row in rows
+        if row.get("reading") == f"{row['system']} is better"
+    ]
     if unsure:
         lead += (
             f" Its difference from {', '.join(map(str, unsure))} could be chance: the "
@@ -121,6 +128,38 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
     if worse:
         lead += f" On {test} {', '.join(map(str, worse))} did better: dev misled."
     return " ".join([lead, *failures(results, decision.rates)])
+
+
+def _how_sure(results: Results, decision: Decision) -> str:
+    """Say which systems dev can't tell from the chosen one, and who errs least."""
+    alike = results.alike_on_dev
+    if not alike:
+        return ""
+    table, system = results.wer, decision.system
+    assert table is not None
+    words = int(table.loc[table["set"] == "dev", "words"].iloc[0])
+    names = ", ".join(alike)
+    told = f" Dev, of {words} words, can't tell it from {names}"
+    if words < _ENOUGH_WORDS:
+        told = (
+            f" Dev is too small to choose: its {words} words can't tell it from {names}"
+        )
+    best = least_errors(table, [system, *alike], ["dev", decision.test])
+    if best is not None and best[0] != system:
+        told += (
+            f"; on dev and {decision.test} together {best[0]} errs least "
+            f"({best[1]:.2f} %, {system} {best[2]:.2f} %)"
+        )
+    return f"{told}."
+
+
+def _reading(chosen: str, other: str, found: Comparison) -> str:
+    """Say which of two systems is better."""
+    said = read_comparison(found)
+    names = {"better": f"{chosen} is better", "worse": f"{other} is better"}
+    return names.get(said) or said.replace("(better", f"({chosen} better").replace(
+        "(worse", f"({other} better"
+    )
 
 
 def _rows(results: Results, decision: Decision) -> Iterator[Row]:
@@ -140,7 +179,7 @@ def _rows(results: Results, decision: Decision) -> Iterator[Row]:
             if rate > 0:
                 row["change (relative %)"] = f"{100 * found.difference / rate:+.1f}"
             row["p"] = p_text(found.p_value)
-            row["reading"] = reading(found.difference, found.p_value)
+            row["reading"] = _reading(decision.system, system, found)
         elif system == decision.system:
             row["reading"] = "ship this"
         yield {**row, **_costs(results, costs, system, decision.test)}

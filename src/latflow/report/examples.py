@@ -32,7 +32,7 @@ from latflow.report.scores import aligned
 from latflow.scoring.results import read_scores
 
 LEAD = (
-    "Some utterances, from recognized without error to worst: what was said, what was "
+    "Some utterances, those with most errors first: what was said, what was "
     "recognized, and when the recognizer heard each phone and word. Play one and "
     "follow the line; the buttons leave those with one kind of error."
 )
@@ -55,22 +55,20 @@ def examples_section(results: Results) -> Section:
     """Return a few utterances with audio, spectrogram, phones and words."""
     section = Section("examples", "Listen and look", LEAD)
     options = results.options.report
-    system, name = results.shown_system, results.shown_set
-    folder = results.score_folder(system, name)
-    cuts = results / f"corpus/{name}/cuts.jsonl.gz"
+    system = results.shown_system
     if options.num_examples == 0:
         section.blocks.append(Note("Switched off: report.num_examples is 0."))
         return section
-    if not (folder / "hyp.ctm").is_file() or not cuts.is_file():
+    name = _set_to_hear(results)
+    folder = results.score_folder(system, name)
+    if not (folder / "hyp.ctm").is_file() or not _cuts_of(results, name).is_file():
         section.blocks.append(missing("recognized words with times", "score"))
         return section
-    candidates = {
-        cut.id: cut
-        for cut in read_cuts(cuts)
-        if cut.duration <= options.max_example_duration
-    }
-    if not any(_has_audio(cut) for cut in candidates.values()):
-        section.blocks.append(Note(f"The set {name} has no audio to play."))
+    candidates = _candidates(results, name)
+    if not candidates:
+        longest = options.max_example_duration
+        why = f"no audio to play, or none of at most {longest:g} s"
+        section.blocks.append(Note(f"The set {name} has {why}."))
         return section
     scores = read_scores(results.scores_of(system, name))
     scores = scores[scores["utterance"].isin(candidates)]
@@ -98,6 +96,36 @@ def examples_section(results: Results) -> Section:
     return section
 
 
+def _cuts_of(results: Results, name: str) -> Path:
+    """Return the manifest of a set."""
+    return results / f"corpus/{name}/cuts.jsonl.gz"
+
+
+def _set_to_hear(results: Results) -> str:
+    """Return the set whose utterances are shown.
+
+    That of the recipe, else the first test set, or dev, that has some short enough:
+    those joined with pauses are seldom.
+    """
+    shown = results.shown_set
+    if results.options.report.example_set is not None:
+        return shown
+    others = (shown, *results.recipe.test_sets, "dev")
+    return next((name for name in others if _candidates(results, name)), shown)
+
+
+def _candidates(results: Results, name: str) -> dict[str, Cut]:
+    """Return the utterances of a set that can be heard and are short, by id."""
+    path, longest = _cuts_of(results, name), results.options.report.max_example_duration
+    if not path.is_file():
+        return {}
+    return {
+        cut.id: cut
+        for cut in read_cuts(path)
+        if cut.duration <= longest and _has_audio(cut)
+    }
+
+
 def _has_audio(cut: Cut) -> bool:
     """Tell whether a cut has audio, and is not of a corpus of HDF5 files."""
     recording = cut.recording if isinstance(cut, MonoCut) else None
@@ -111,7 +139,7 @@ def _error_kinds(score: Mapping[str, Any]) -> list[str]:
 
 
 def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:
-    """Choose utterances evenly from the best to the worst; the choice is fixed.
+    """Choose utterances evenly, the worst first; the choice is fixed.
 
     Each kind of error that there is has an utterance, as far as the number allows, that
     with the fewest errors. Utterances of few words say little, so of equal ones the
@@ -121,7 +149,7 @@ def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:
         ["errors", "words", "utterance"], ascending=[True, False, True]
     )
     if len(ordered) <= number:
-        return ordered
+        return ordered.iloc[::-1]
     places = np.linspace(0, len(ordered) - 1, number).round().astype(int)
     chosen = dict.fromkeys(places.tolist())
     kinds = [_error_kinds(score) for score in rows_of(ordered)]
@@ -136,7 +164,7 @@ def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:
                 del chosen[place]
                 chosen[having[0]] = None
                 break
-    return ordered.iloc[sorted(chosen)]
+    return ordered.iloc[sorted(chosen, reverse=True)]
 
 
 def _spans(path: Path, utterances: Collection[str]) -> dict[str, list[Span]]:

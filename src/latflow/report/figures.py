@@ -118,6 +118,17 @@ def bare(axes: Axes, *, grid: Literal["x", "y"] | None = None) -> None:
         axes.grid(visible=True, axis=grid)
 
 
+def legend_beside(axes: Axes, title: str | None = None) -> None:
+    """Put the legend of a plot to its right, where no curve runs."""
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        title=title,
+        fontsize=8.5,
+        title_fontsize=8.5,
+    )
+
+
 def error_rates(
     rates: Mapping[str, Mapping[str, tuple[float, float, float]]],
 ) -> str:
@@ -180,7 +191,7 @@ def training_curves(curves: Mapping[str, pd.DataFrame]) -> str:
         lower.set_xlabel("iteration")
         lower.xaxis.set_major_locator(MaxNLocator(integer=True))
         lower.set_ylim(bottom=0)
-        upper.legend(loc="lower right")
+        legend_beside(upper)
         for axes in (upper, lower):
             bare(axes, grid="y")
         return render(figure, "Log-likelihood per frame and Gaussians over iterations")
@@ -237,14 +248,30 @@ def _draw_sweep(
                 (chosen[0], rate),
                 xytext=(0, -17),
                 textcoords="offset points",
-                ha="center",
+                ha=_side(chosen[0], sweep["lmwt"]),
             )
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.12 * (high - low), high)
     axes.set_xlabel("language model weight")
     axes.set_ylabel("word error rate (%)")
-    axes.legend(title="insertion penalty", fontsize=8.5, title_fontsize=8.5)
+    legend_beside(axes, title="penalty")
     bare(axes, grid="y")
+
+
+def _side(value: float, values: pd.Series) -> Literal["left", "center", "right"]:
+    """Return how a label at a value is set so that it stays in the plot."""
+    share = (value - values.min()) / max(values.max() - values.min(), 1e-9)
+    return "left" if share < 0.25 else "right" if share > 0.75 else "center"
+
+
+def _stacked(places: np.ndarray) -> list[int]:
+    """Return how high labels are set, by rows, so that near ones do not overlap."""
+    heights, row, before = [0] * len(places), 0, -np.inf
+    nearest = 0.06 * max(np.ptp(places), 1e-9)
+    for i in np.argsort(places, kind="stable").tolist():
+        row = row + 1 if places[i] - before < nearest else 0
+        heights[i], before = row, places[i]
+    return heights
 
 
 def beam_sweep(sweeps: Mapping[str, pd.DataFrame]) -> str:
@@ -261,17 +288,18 @@ def beam_sweep(sweeps: Mapping[str, pd.DataFrame]) -> str:
             rates.plot(ordered["rtf"], ordered["wer"], **style)
             depths.plot(ordered["rtf"], ordered["depth"], **style)
             columns = ordered[["beam", "rtf", "wer"]].to_numpy()
-            for beam, factor, rate in columns:
+            heights = _stacked(ordered["rtf"].to_numpy())
+            for (beam, factor, rate), height in zip(columns, heights, strict=True):
                 rates.annotate(
                     f"{beam:g}",
                     (factor, rate),
-                    xytext=(4, 5),
+                    xytext=(4, 5 + 9 * height),
                     textcoords="offset points",
                     fontsize=8.5,
                 )
         rates.set_ylabel("word error rate on dev (%)")
         depths.set_ylabel("lattice depth (arcs a frame)")
-        rates.legend(fontsize=8.5)
+        legend_beside(depths)
         for axes in (rates, depths):
             axes.set_xlabel("real-time factor a core")
             axes.margins(0.08)
@@ -339,7 +367,7 @@ def slice_rates(
             axes.scatter(
                 before, places, 18, series_colour(1), marker="D", label=names[1]
             )
-            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            legend_beside(axes)
         axes.set_yticks(places, list(rates))
         axes.set_ylim(len(rates) - 0.5, -0.5)
         axes.set_xlim(left=0)
@@ -444,6 +472,6 @@ def latencies(tables: Mapping[str, pd.DataFrame], limit: float) -> str:
         axes.set_xlabel("sessions")
         axes.set_ylabel("latency, p95 (ms)")
         axes.set_ylim(bottom=0)
-        axes.legend()
+        legend_beside(axes)
         bare(axes, grid="y")
         return render(figure, "Latency of finals over the number of sessions")

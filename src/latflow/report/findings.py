@@ -8,7 +8,7 @@ from latflow.ledger import read_ledger
 from latflow.report.choice import Decision, Rates
 from latflow.report.inputs import Results, read_json, read_log
 from latflow.report.records import Lattices, Scales
-from latflow.report.significance import COULD_BE_CHANCE, p_text
+from latflow.report.significance import could_be_chance, p_text
 from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import SCALES
 from latflow.sequence.options import SequenceSystemOptions
@@ -148,7 +148,7 @@ def _worse_than_seed(results: Results, decision: Decision) -> Findings:  # noqa:
             f"dev than {verdict.old}, which it started from: {verdict.reading} "
             f"(p {p_text(verdict.found.p_value)})",
             "more speech in dev tells what is chance; other learning rates, more passes"
-            if verdict.reading == COULD_BE_CHANCE
+            if could_be_chance(verdict.reading)
             else "a smaller learning rate, or parts of epochs to choose among "
             "(data.partition_epoch)",
         )

@@ -21,7 +21,13 @@ from latflow.nnet.described import frame_subsampling
 from latflow.options import adapter
 from latflow.report.choice import Decision, decide, rates_of
 from latflow.report.records import LINES, Job
-from latflow.report.significance import Pair, Verdict, compare_pairs, turned
+from latflow.report.significance import (
+    CHANCE,
+    Pair,
+    Verdict,
+    compare_pairs,
+    turned,
+)
 from latflow.scoring import results as tables
 from latflow.scoring.bootstrap import Comparison
 from latflow.workflow.experiment import Experiment
@@ -129,6 +135,23 @@ class Results:
         options = self.options
         return compare_pairs(files, options.score.bootstrap, options.seed)
 
+    @cached_property
+    def alike_on_dev(self) -> list[str]:
+        """Systems that dev can't tell from the one to ship, each compared by itself."""
+        decision = self.decision
+        if decision is None:
+            return []
+        chosen, alike = decision.system, []
+        options = self.options
+        for other in decision.others:
+            files = self.scores_of(other, "dev"), self.scores_of(chosen, "dev")
+            pair = {(other, chosen, "dev"): files}
+            for found in compare_pairs(
+                pair, options.score.bootstrap, options.seed
+            ).values():
+                alike += [other] if found.p_value >= CHANCE else []
+        return alike
+
     def comparison(self, old: str, new: str, name: str) -> Comparison | None:
         """Return one of `comparisons`, or its reverse; None where it is not made."""
         pair = (old, new, name)
@@ -176,8 +199,9 @@ class Results:
     @property
     def shown_system(self) -> str:
         """The system that is looked at closely."""
+        chosen = None if self.decision is None else self.decision.system
         last = list(self.recipe.systems)[-1]
-        return self.options.report.example_system or last
+        return self.options.report.example_system or chosen or last
 
     @property
     def shown_set(self) -> str:

@@ -27,6 +27,31 @@ for (const head of document.querySelectorAll("th")) {
     if (event.key === "Enter") sort();
   });
 }
+// What is wider or longer than its frame says so, while there is more to scroll to.
+const frames = [...document.querySelectorAll(".scroll, .drawing")];
+const tellMore = (frame) => {
+  const isMoreRight = frame.scrollWidth - frame.clientWidth - frame.scrollLeft > 2;
+  const isMoreBelow = frame.scrollHeight - frame.clientHeight - frame.scrollTop > 2;
+  frame.classList.toggle("more-right", isMoreRight);
+  frame.classList.toggle("more-below", isMoreBelow);
+  const isScrolled = frame.scrollWidth - frame.clientWidth > 2 || frame.scrollHeight - frame.clientHeight > 2;
+  const rows = frame.querySelectorAll("tbody tr").length;
+  let hint = frame.nextElementSibling;
+  if (!hint || !hint.classList.contains("more")) {
+    if (!isScrolled) return;
+    hint = document.createElement("p");
+    hint.className = "more";
+    frame.after(hint);
+  }
+  hint.hidden = !isScrolled;
+  const ways = [isMoreRight ? "to the right" : "", isMoreBelow ? "below" : ""].filter(Boolean);
+  hint.textContent = (rows ? `${rows} rows; ` : "") + (ways.length ? `scroll: more ${ways.join(" and ")}` : "scrolled to the end");
+  frame.tabIndex = 0;
+};
+for (const frame of frames) {
+  frame.addEventListener("scroll", () => tellMore(frame));
+  new ResizeObserver(() => tellMore(frame)).observe(frame);
+}
 // A line over each spectrogram follows its sound; a click on the picture moves the sound.
 for (const example of document.querySelectorAll(".example")) {
   const audio = example.querySelector("audio");

@@ -13,6 +13,7 @@ from latflow.report.figures import (
     Point,
     bare,
     canvas,
+    legend_beside,
     render,
     series_colour,
 )
@@ -183,7 +184,7 @@ def dev_errors(
         axes.set_xlabel("epoch (0 = the network that training started from)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(0.06, 0.12)
-        axes.legend(fontsize=8.5)
+        legend_beside(axes)
         bare(axes, grid="y")
         return render(figure, "Word error rate on dev over epochs")
 

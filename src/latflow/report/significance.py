@@ -16,7 +16,7 @@ from latflow.scoring.options import BootstrapOptions
 from latflow.scoring.results import GAP, read_scores
 
 Pair = tuple[str, str, str]  # old system, new system, set
-_CHANCE = 0.05
+CHANCE = 0.05  # p below it is none
 COULD_BE_CHANCE = "could be chance"  # a reading
 
 
@@ -53,16 +53,33 @@ class Verdict:
     @property
     def reading(self) -> str:
         """The outcome in words."""
-        return reading(self.found.difference, self.found.p_value)
+        return read_comparison(self.found)
 
 
-def reading(difference: float, p_value: float) -> str:
-    """Say a difference of word error rates in words."""
+def reading(difference: float, p_value: float, interval: tuple[float, float]) -> str:
+    """Say a difference of word error rates in words; below 0 the new one is better.
+
+    The interval is of this comparison alone, p of all: one may exclude 0 where the
+    other says that among so many one such difference is to be expected.
+    """
     if difference == 0:
         return "equal"
-    if p_value >= _CHANCE:
-        return COULD_BE_CHANCE
-    return "better" if difference < 0 else "worse"
+    side = "better" if difference < 0 else "worse"
+    if p_value < CHANCE:
+        return side
+    if interval[0] > 0 or interval[1] < 0:
+        return f"{COULD_BE_CHANCE} of many ({side}, were it the only comparison)"
+    return COULD_BE_CHANCE
+
+
+def read_comparison(found: Comparison) -> str:
+    """Say a comparison in words, see `reading`."""
+    return reading(found.difference, found.p_value, (found.low, found.high))
+
+
+def could_be_chance(said: object) -> bool:
+    """Tell whether a reading doesn't tell two systems apart."""
+    return str(said).startswith(COULD_BE_CHANCE)
 
 
 def p_text(p_value: float) -> str:
@@ -72,7 +89,13 @@ def p_text(p_value: float) -> str:
 
 def interval_text(found: Comparison) -> str:
     """Return the bounds of a difference, per cent absolute, with their signs."""
-    return f"{found.low:+.2f} to {found.high:+.2f}"
+    return bounds_text(found.low, found.high)
+
+
+def bounds_text(low: float, high: float) -> str:
+    """Return bounds with their signs; what is 0 when rounded is +0.00."""
+    low, high = round(low, 2) + 0.0, round(high, 2) + 0.0
+    return f"{low:+.2f} to {high:+.2f}"
 
 
 @dataclass(frozen=True)
@@ -180,8 +203,8 @@ def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator
     least of all by the number of comparisons.
     """
     least = 2 * num_comparisons / (bootstrap.samples + 1)
-    if least >= _CHANCE:
-        enough = math.ceil(2 * num_comparisons / _CHANCE)
+    if least >= CHANCE:
+        enough = math.ceil(2 * num_comparisons / CHANCE)
         yield Note(
             f"{bootstrap.samples} draws are too few for {num_comparisons} comparisons: "
             f"corrected for these, p is {min(1.0, least):.2f} or more, and no "

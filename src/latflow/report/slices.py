@@ -33,6 +33,7 @@ from latflow.report.page import (
     rows_of,
 )
 from latflow.report.significance import (
+    bounds_text,
     compare_joined,
     join_scores,
     p_text,
@@ -56,6 +57,7 @@ _NUM_BINS = 4
 _FEW_VALUES = 6  # so many distinct numbers or fewer are slices themselves
 _MOST_VALUES = 12  # further ones, the rarest, are one slice
 _MOST_SPEAKERS = 40
+_FEWEST = 5  # utterances of a slice that is compared
 _OTHERS, _UNKNOWN = "other values", "not given"
 
 
@@ -75,7 +77,11 @@ def slices_section(results: Results, table: pd.DataFrame) -> Section:
     section = Section("slices", "Slices of the test set", lead)
     shown = table[table["set"] == name]
     if shown.empty:
-        section.blocks.append(missing(f"slices of {name}", "score"))
+        is_scored = any(each == name for _, each in results.rates)
+        few = Note(f"{name} has fewer than {2 * _FEWEST} utterances with words.")
+        section.blocks.append(
+            few if is_scored else missing(f"slices of {name}", "score")
+        )
         return section
     first = shown.iloc[0]
     system, baseline = first["system"], first["baseline"]
@@ -125,10 +131,15 @@ def _row(row: Mapping[str, Any]) -> Row:
         shown |= {
             "baseline WER (%)": f"{row['baseline_wer']:.2f}",
             "change (absolute %)": f"{row['change']:+.2f}",
-            "its interval": f"{row['change_low']:+.2f} to {row['change_high']:+.2f}",
-            "p": p_text(row["p"]),
-            "reading": reading(row["change"], row["p"]),
+            "reading": f"fewer than {_FEWEST} utterances",
         }
+        if not math.isnan(row["p"]):
+            bounds = row["change_low"], row["change_high"]
+            shown |= {
+                "its interval": bounds_text(*bounds),
+                "p": p_text(row["p"]),
+                "reading": reading(row["change"], row["p"], bounds),
+            }
     return shown
 
 
@@ -166,6 +177,8 @@ def _slices_of_set(
     if not path.is_file():
         return
     scores = read_scores(path).set_index("utterance")
+    if len(scores) < 2 * _FEWEST:
+        return
     baseline = results.baseline_of(system)
     old = results.scores_of(baseline, name) if baseline else None
     joined = join_scores(old, path).table if old and old.is_file() else None
@@ -215,8 +228,11 @@ def _change(results: Results, joined: pd.DataFrame) -> dict[str, float]:
     found = compare_joined(joined, options.score.bootstrap, options.seed)
     if found is None:
         return {}
+    before = {"baseline_wer": 100 * joined["errors"].sum() / joined["words"].sum()}
+    if len(joined) < _FEWEST:  # drawn anew they are nearly the same again
+        return {**before, "change": found.difference}
     return {
-        "baseline_wer": 100 * joined["errors"].sum() / joined["words"].sum(),
+        **before,
         "change": found.difference,
         "change_low": found.low,
         "change_high": found.high,

@@ -18,7 +18,13 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import network_svg
 from latflow.nnet.network import Network
 from latflow.report import figures
-from latflow.report.figures import bare, canvas, render, series_colour
+from latflow.report.figures import (
+    bare,
+    canvas,
+    legend_beside,
+    render,
+    series_colour,
+)
 from latflow.report.inputs import (
     Line,
     Log,
@@ -325,7 +331,7 @@ def _loss_curves(
         rate.yaxis.set_minor_formatter(NullFormatter())
         rate.set_xlabel("epoch")
         rate.xaxis.set_major_locator(MaxNLocator(integer=True))
-        loss.legend(loc="upper right")
+        legend_beside(loss)
         for axes in (loss, errors, rate):
             bare(axes, grid="y")
         return render(figure, "Loss, errors and learning rate over epochs")
@@ -353,7 +359,7 @@ def _objective_curves(trained: Mapping[str, Log]) -> str:
         rate.set_ylabel("learning rate")
         rate.set_xlabel("epoch")
         rate.xaxis.set_major_locator(MaxNLocator(integer=True))
-        objective.legend(loc="lower right")
+        legend_beside(objective)
         for axes in (objective, xent, rate):
             bare(axes, grid="y")
         return render(figure, "LF-MMI objective and learning rate over epochs")

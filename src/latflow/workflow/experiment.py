@@ -108,10 +108,10 @@ class ReportOptions(Options):
     system."""
     example_set: str | None = None
     """Set that the examples, speakers, confusions and worst utterances are from; the
-    first test set if null."""
+    first test set if null (examples to hear: the first set with short ones)."""
     example_system: str | None = None
     """System that the examples, speakers, confusions and worst utterances are from; the
-    last one if null."""
+    one to ship if null, or the last where none is chosen."""
     baselines: dict[str, str] = Field(default_factory=dict)
     """Systems that others are compared with, by the name of the other: what training on
     more, or otherwise, is worth. A network that is not here is compared with the one

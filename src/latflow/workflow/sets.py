@@ -8,6 +8,7 @@ from pathlib import Path
 from latflow.corpus.folder_files import transcripts_digest
 from latflow.corpus.options import (
     CombinedSource,
+    CustomSource,
     CutSource,
     DevSource,
     FolderSource,
@@ -180,4 +181,6 @@ def _files_of(source: DevSource) -> list[str]:
         listed.append(source.path)
     elif isinstance(source, Hdf5Source):
         listed += source.files
+    elif isinstance(source, CustomSource):
+        listed += source.inputs
     return listed

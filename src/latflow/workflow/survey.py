@@ -21,14 +21,10 @@ from latflow.corpus.options import (
     CombinedSource,
     CutSource,
     DevSource,
-    FolderSource,
     Hdf5Source,
-    KaldiSource,
     LhotseSource,
-    ManifestSource,
-    TableSource,
 )
-from latflow.corpus.prepare import rehearse_corpus
+from latflow.corpus.prepare import Rehearsable, rehearse_corpus
 from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
@@ -39,7 +35,6 @@ from latflow.lang.special_words import SpecialNames
 from latflow.ledger import Ledger
 from latflow.workflow.findings import MAX_EXAMPLES, Finding, finding_of, some
 
-Rehearsable = KaldiSource | ManifestSource | FolderSource | TableSource
 OOV_WARNING_SHARE = 0.01  # of the running words of a training set
 TAIL_S = 15.0  # seconds without a transcript at the end of a recording
 # Frames that Kaldi's silence topologies need at least (the middle states are ergodic).
@@ -215,9 +210,7 @@ def survey_source(
     """
     findings: list[Finding] = []
     try:
-        if isinstance(
-            source, KaldiSource | ManifestSource | FolderSource | TableSource
-        ):
+        if isinstance(source, Rehearsable):
             findings.extend(_rehearse(source, survey, max_skipped_fraction))
         elif isinstance(source, CutSource):
             findings.extend(_read_cuts(source, survey))

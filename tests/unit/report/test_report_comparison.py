@@ -4,14 +4,17 @@ import json
 import random
 import shutil
 
+import pandas as pd
 import pytest
 from reference.made_up_networks import frame_log
 from reference.made_up_results import made_up_recipe, write_experiment
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.report.choice import least_errors
 from latflow.report.comparison import comparison_sections
 from latflow.report.page import Figure, Note, Table
+from latflow.report.significance import bounds_text, could_be_chance, reading
 from latflow.scoring.options import BootstrapOptions
 
 DRAWS = BootstrapOptions(samples=200)
@@ -207,8 +210,45 @@ def test_too_few_draws_are_told(old, new):
     assert told.startswith("100 draws are too few for 4 comparisons: ")
     assert "p is 0.08 or more" in told
     assert "Draw 160 or more" in told
-    assert {row["reading"] for row in rows(found[0])} == {"equal", "could be chance"}
+    readings = {row["reading"] for row in rows(found[0])}
+    assert all(said == "equal" or could_be_chance(said) for said in readings)
+    assert "could be chance of many (worse, were it the only comparison)" in readings
     enough = BootstrapOptions(samples=160)
     found = comparison_sections(old, new, bootstrap=enough, seed=1)
     assert not [b for b in found[0].blocks if isinstance(b, Note)]
     assert "worse" in {row["reading"] for row in rows(found[0])}
+
+
+@pytest.mark.parametrize(
+    ("difference", "p_value", "interval", "said"),
+    [
+        (0.0, 1.0, (-1.0, 1.0), "equal"),
+        (-1.0, 0.01, (-2.0, -0.5), "better"),
+        (1.0, 0.01, (0.5, 2.0), "worse"),
+        (-1.0, 0.2, (-2.0, 0.5), "could be chance"),
+        (-1.0, 0.2, (-2.0, -0.1), "could be chance of many (better, were it the only "
+         "comparison)"),
+    ],
+)  # fmt: skip
+def test_differences_in_words(difference, p_value, interval, said):
+    assert reading(difference, p_value, interval) == said
+    assert could_be_chance(said) == ("chance" in said)
+
+
+def test_bounds_have_no_negative_zero():
+    assert bounds_text(-0.001, 2.0) == "+0.00 to +2.00"
+
+
+def test_system_that_errs_least_on_sets_together():
+    columns = ["system", "set", "wer", "ins", "del", "sub", "words"]
+    rows = [
+        ("a", "dev", "0.00", 0, 0, 0, 62),
+        ("a", "test", "1.35", 1, 0, 1, 148),
+        ("b", "dev", "1.61", 0, 0, 1, 62),
+        ("b", "test", "0.00", 0, 0, 0, 148),
+        ("c", "dev", "0.00", 0, 0, 0, 62),
+    ]
+    table = pd.DataFrame(rows, columns=columns).astype(str)
+    found = least_errors(table, ["a", "b", "c"], ["dev", "test"])
+    assert found == ("b", pytest.approx(100 / 210), pytest.approx(200 / 210))
+    assert least_errors(table, ["c", "a"], ["dev", "test"]) is None

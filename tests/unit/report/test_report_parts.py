@@ -395,13 +395,13 @@ def test_examples_have_each_kind_of_error_that_there_is():
     assert len(chosen) == 4
     assert (chosen[["ins", "del", "sub"]].max() > 0).all()
     assert (chosen["errors"] == 0).any()
-    assert chosen["errors"].is_monotonic_increasing
-    assert list(examples._spread(scores, 40)["utterance"][:1]) == ["u0"]
+    assert chosen["errors"].is_monotonic_decreasing
+    assert list(examples._spread(scores, 40)["utterance"][-1:]) == ["u0"]
 
 
 def test_examples_are_spread_where_there_is_no_room_for_kinds():
     scores = scored((0, 0, 0), (1, 0, 0), (0, 0, 3))
-    assert list(examples._spread(scores, 2)["utterance"]) == ["u0", "u2"]
+    assert list(examples._spread(scores, 2)["utterance"]) == ["u2", "u0"]
 
 
 def test_supervisions_without_weights_are_counted(tmp_path):
