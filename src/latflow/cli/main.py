@@ -36,19 +36,18 @@ from latflow.logs import log_to_terminal
 TOPICS = {
     "An experiment": (
         *("init", "doctor", "plan", "run", "show", "report", "compare", "provenance"),
+        "cache",
     ),
     "Help": (
-        "docs",
-        "explain",
-        "config",
-        "config-readme",
-        "config-schema",
-        "completion",
+        *("docs", "explain", "config", "config-readme", "config-schema", "completion"),
     ),
     "The model at work": (
         *("package", "transcribe", "serve", "load-test", "triton-repository"),
     ),
-    "Alignment": ("align", "validate", "find-oovs", "compare-alignments", "import-mfa"),
+    "Alignment": (
+        *("align", "align-one", "validate", "find-oovs", "compare-alignments"),
+        "import-mfa",
+    ),
     "Kaldi's files": (
         *("import-kaldi", "export-kaldi", "lang", "loglikes", "model-info"),
         "model-copy",
@@ -56,6 +55,7 @@ TOPICS = {
     "Lexicon and language models": ("g2p", "ngram", "train-lm", "perplexity"),
     "Networks and features": (
         *("network", "forward", "evaluate", "analyze", "priors", "average", "fuse"),
+        "import-returnn",
         *("features", "export-features", "hdf5", "simulation-records"),
     ),
     "Lattices": ("lattice",),
