@@ -108,13 +108,22 @@ def _prepare(audio: Path, text: Path, lexicon: Path, folder: Path) -> Path:
     corpus.mkdir()
     (corpus / audio.name).symlink_to(os.path.abspath(audio))
     shutil.copyfile(text, corpus / f"{audio.stem}{text.suffix}")
-    prepare_corpus(
-        FolderSource(path=str(corpus), speaker="single"),
-        "one",
-        folder / "corpus",
-        seed=0,
-        threads=1,
-        max_skipped_fraction=0.0,
-        vocabulary=lexicon,
-    )
+    try:
+        prepare_corpus(
+            FolderSource(path=str(corpus), speaker="single"),
+            "one",
+            folder / "corpus",
+            seed=0,
+            threads=1,
+            max_skipped_fraction=0.0,
+            vocabulary=lexicon,
+        )
+    except UserError as error:
+        if error.file is None or not error.file.startswith(str(corpus)):
+            raise
+        raise UserError(
+            error.what.replace(f"{corpus}{os.sep}", ""),
+            file=audio,
+            remedy=f"check the recording, and {text}",
+        ) from None
     return folder / "corpus/cuts.jsonl.gz"
