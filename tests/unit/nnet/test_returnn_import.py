@@ -258,6 +258,19 @@ def test_copies_and_functions_disappear_or_get_classes_of_ours():
     assert found.label_smoothing == 0.1
 
 
+def test_names_are_free_ones():
+    given = {
+        "a": {"class": "linear", "activation": None, "n_out": 3, "dropout": 0.1},
+        "a_dropout": {"class": "dropout", "dropout": 0.2, "from": "a"},
+        3: {"class": "layer_norm", "from": "a_dropout"},
+        "output": {"class": "softmax", "loss": "ce", "from": "3"},
+    }
+    found = convert_network(given)
+    assert not found.is_refused
+    assert list(found.layers) == ["a_dropout_", "a", "a_dropout", "layer_3", "output"]
+    assert found.layers["a"]["from"] == ["a_dropout_"]
+
+
 def test_a_subnetwork_stays_one_and_a_window_comes_first():
     inside = {
         "a": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"},
