@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -50,7 +51,13 @@ from latflow.jit import njit
 from latflow.lattice.discriminative import arc_accuracies
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.path_sums import expected_arc_score, forward
-from latflow.lattice.phone_arcs import PhoneArcs, expand, phones_of_alignment
+from latflow.lattice.phone_arcs import (
+    PhoneArcs,
+    TooManyArcsError,
+    expand,
+    phones_of_alignment,
+)
+from latflow.lattice.prune import costs_through
 
 
 class _ExpectedAccuracy(PathCriterion):
@@ -110,19 +117,19 @@ class PhoneMpe(_ExpectedAccuracy):
     """Expected raw phone accuracy.
 
     The lattice is to be of a graph with reordered transitions (Kaldi's default).
-    Statistics: phones of the alignment that count, and arcs of the lattice once its
-    phones are told apart.
+    Statistics: phones of the alignment that count, arcs of the lattice once its phones
+    are told apart, and 1 where it was pruned before (`max_arcs`).
     """
 
     name = "phone_mpe"
-    statistics = ("reference_phones", "expanded_arcs")
+    statistics = ("reference_phones", "expanded_arcs", "pruned_utterances")
     options: PhoneMpeOptions
 
     def _expectation(
         self, utterance: Utterance, arcs: Lattice
     ) -> tuple[float, np.ndarray, tuple[float, ...]]:
         ignored = self.silence_phones if self.options.ignore_silence else ()
-        phones = expand(utterance.raw, self.model, untimed=ignored)
+        phones, is_pruned = self._expanded(utterance.raw, arcs, ignored)
         accuracy, num_phones = _phone_accuracies(
             phones, utterance.alignment, self.model, ignored
         )
@@ -141,8 +148,51 @@ class PhoneMpe(_ExpectedAccuracy):
         )
         expected, weights = expected_arc_score(forward(paths), accuracy)
         by_arc = np.bincount(phones.arc, weights, arcs.num_arcs + arcs.num_states)
-        statistics = float(num_phones), float(len(cost))
+        statistics = float(num_phones), float(len(cost)), float(is_pruned)
         return expected, by_arc[: arcs.num_arcs], statistics
+
+    def _expanded(
+        self, raw: Lattice, arcs: Lattice, ignored: Sequence[int]
+    ) -> tuple[PhoneArcs, bool]:
+        """Expand a lattice, pruned as far as it must be; tell whether it was.
+
+        Each attempt keeps half of the arcs of the one before, those on better paths.
+
+        Args:
+            raw: the lattice, of A arcs.
+            arcs: the same with scaled costs.
+            ignored: phones whose beginning does not matter.
+        """
+        limit = self.options.max_arcs
+        with suppress(TooManyArcsError):
+            return expand(raw, self.model, untimed=ignored, max_arcs=limit), False
+        by_arc, by_end, best = costs_through(arcs)
+        ordered = np.sort(by_arc)
+        num_kept = len(ordered)
+        while True:
+            num_kept //= 2
+            # A millionth for rounding: the best path is always kept.
+            cutoff = max(ordered[num_kept], best + 1e-6 * max(1.0, abs(best)))
+            smaller, *part = raw.connected_part(by_arc <= cutoff, by_end <= cutoff)
+            most = limit if num_kept else None  # the best path alone has to do
+            with suppress(TooManyArcsError):
+                found = expand(smaller, self.model, untimed=ignored, max_arcs=most)
+                return _of_whole(found, len(by_arc), *part), True
+
+
+def _of_whole(
+    phones: PhoneArcs, num_arcs: int, states: np.ndarray, arcs: np.ndarray
+) -> PhoneArcs:
+    """Return expanded arcs of a part of a lattice, numbered as those of the whole one.
+
+    Args:
+        phones: of the part.
+        num_arcs: arcs of the whole one.
+        states: of the part, in the whole one.
+        arcs: likewise.
+    """
+    whole = np.concatenate([arcs, num_arcs + states])
+    return replace(phones, arc=whole[phones.arc].astype(np.int32))
 
 
 def _phone_accuracies(

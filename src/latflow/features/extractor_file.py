@@ -44,7 +44,7 @@ def write_extractor(
     comment = ""
     if extraction["type"] == "lhotse":
         name = extraction["extractor"]
-        values = {**extraction["options"], **_rate(name, sample_rate)}
+        values = _with_rate(name, extraction["options"], sample_rate)
         beside = {key: extraction[key] for key in _BESIDE if extraction.get(key)}
         comment = f"# Not in Lhotse's form: {beside}\n" if beside else ""
     else:
@@ -58,13 +58,18 @@ def write_extractor(
 _OWN_FIELDS = FrontEndOptions.model_fields.keys()
 
 
-def _rate(name: str, sample_rate: int) -> dict[str, int]:
-    """Return the field for the sample rate, where an extractor has one."""
+def _with_rate(
+    name: str, values: Mapping[str, Any], sample_rate: int
+) -> dict[str, Any]:
+    """Return settings with the sample rate, where an extractor has a field for it."""
     kind = getattr(FEATURE_EXTRACTORS.get(name), "config_type", None)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        return {}
+        return dict(values)
     names = [field.name for field in dataclasses.fields(kind)]
-    return {"sampling_rate": sample_rate} if "sampling_rate" in names else {}
+    rate = {"sampling_rate": sample_rate}
+    if "frame_opts" in names:  # kaldifeat's
+        return {**values, "frame_opts": {**values.get("frame_opts", {}), **rate}}
+    return {**values, **rate} if "sampling_rate" in names else dict(values)
 
 
 def read_extractor(path: str | Path) -> Extraction:

@@ -129,17 +129,24 @@ class _WordLattice(ABC):
             is_kept: bool[A], arcs that may be on a path; None for all.
             is_end: bool[S], final states that may end one; None for all.
         """
+        return self.connected_part(is_kept, is_end)[0]
+
+    def connected_part(
+        self, is_kept: np.ndarray | None = None, is_end: np.ndarray | None = None
+    ) -> tuple[Self, np.ndarray, np.ndarray]:
+        """Return the same, and the numbers here of its states and of its arcs."""
         kept = np.ones(self.num_arcs, np.bool_) if is_kept is None else is_kept.copy()
         end = self.is_final if is_end is None else is_end & self.is_final
         is_needed = connect(self.arc_begin, self.next_state, kept, end)
-        if is_needed.all() and kept.all() and np.array_equal(end, self.is_final):
-            return self
-        number = (np.cumsum(is_needed) - 1).astype(np.int32)
         states, arcs = np.flatnonzero(is_needed), np.flatnonzero(kept)
+        if is_needed.all() and kept.all() and np.array_equal(end, self.is_final):
+            return self, states, arcs
+        number = (np.cumsum(is_needed) - 1).astype(np.int32)
         begin = arc_offsets(number[self.source()[arcs]], len(states))
-        return self.taken(
+        part = self.taken(
             states, arcs, begin, number[self.next_state[arcs]], end[states]
         )
+        return part, states, arcs
 
     def taken(
         self,

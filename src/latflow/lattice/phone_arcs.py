@@ -51,8 +51,16 @@ class PhoneArcs:
     last: np.ndarray
 
 
+class TooManyArcsError(Exception):
+    """The expanded lattice has more arcs than it may have."""
+
+
 def expand(
-    lattice: Lattice, model: TransitionModel, *, untimed: Sequence[int] = ()
+    lattice: Lattice,
+    model: TransitionModel,
+    *,
+    untimed: Sequence[int] = (),
+    max_arcs: int | None = None,
 ) -> PhoneArcs:
     """Split the states of a lattice by the phone in hand.
 
@@ -61,13 +69,23 @@ def expand(
         model: what its transition-ids mean.
         untimed: phones whose beginning does not matter; their `first` is -1. Silence,
             which can begin at many frames, splits states most.
+        max_arcs: most arcs of the result, but for those to the end; None for any
+            number.
+
+    Raises:
+        TooManyArcsError: there are more; memory for no more was used.
     """
     is_timed = ~np.isin(model.phone, list(untimed))
     is_final = np.isfinite(lattice.final_graph_cost)
     is_final &= np.isfinite(lattice.final_acoustic_cost)
     begin, ids, frame = lattice.arc_begin, lattice.transition_id, lattice.frame
     labels = model.phone, model.state, model.is_self_loop, model.is_final, is_timed
-    first, keys, after, reached = _splits(begin, lattice.next_state, ids, frame, labels)
+    limit = np.iinfo(np.int64).max if max_arcs is None else max_arcs
+    first, keys, after, reached = _splits(
+        begin, lattice.next_state, ids, frame, labels, limit
+    )
+    if len(reached) > limit:
+        raise TooManyArcsError
     splits = first, keys, after, _numbers(first, after), reached
     num_arcs = int(_lengths(first, after) @ (np.diff(begin) + is_final))
     bounds, table = _split_arcs(begin, ids, frame, is_final, labels, splits, num_arcs)
@@ -107,6 +125,7 @@ def _splits(
     transition_id: np.ndarray,
     frame: np.ndarray,
     labels: _Labels,
+    limit: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find out what the paths to each state can have in hand.
 
@@ -117,6 +136,8 @@ def _splits(
         frame: int32[S].
         labels: of transition-ids: phone, transition-state, is it a self-loop, does it
             leave the phone, does its phone's beginning matter.
+        limit: number of arcs between splits; with the first state that has more of
+            them the search ends.
 
     Returns:
         The first split of each state, int64[S], -1 for none; what it has in hand,
@@ -150,6 +171,8 @@ def _splits(
                 reached[filled] = found
                 filled += 1
             split = after[split]
+            if filled > limit:
+                return first, keys[:count], after[:count], reached[:filled]
     return first, keys[:count], after[:count], reached[:filled]
 
 

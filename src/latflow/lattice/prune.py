@@ -44,11 +44,32 @@ def prune(
     """
     if not beam > 0.0:
         raise UserError(f"a beam of {beam}", remedy="set the beam above 0")
+    by_arc, by_end, best = costs_through(
+        lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale
+    )
+    cutoff = min(best + beam, np.finfo(np.float64).max)
+    return lattice.connected(by_arc <= cutoff, by_end <= cutoff)
+
+
+def costs_through(
+    lattice: Lattice | CompactLattice,
+    *,
+    lm_scale: float = 1.0,
+    acoustic_scale: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return what the best paths cost over each arc and to each end.
+
+    Returns:
+        Costs by arc, float64[A], and by the state that the path ends in, float64[S];
+        inf where there is no path. The cost of the best path of all.
+
+    Raises:
+        UserError: no path leads to a final state, or a cost is NaN or -inf.
+    """
     arcs = scaled_arcs(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
     best, to_end = best_costs(arcs), costs_to_end(arcs)
-    cutoff = min(best[-1] + beam, np.finfo(np.float64).max)
     through = best[lattice.source()] + (arcs.cost + to_end[lattice.next_state])
-    return lattice.connected(through <= cutoff, best[:-1] + arcs.final_cost <= cutoff)
+    return through, best[:-1] + arcs.final_cost, float(best[-1])
 
 
 def depth_per_frame(lattice: Lattice | CompactLattice) -> np.ndarray:

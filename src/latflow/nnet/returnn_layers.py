@@ -245,7 +245,7 @@ def _pool(keys: Keys) -> dict[str, Any]:
         raise RefusedError("mode", f"no {mode}")
     if str(keys.take("padding", "same")).lower() != "same":
         raise RefusedError("padding", "other than same")
-    size = keys.number("pool_size", "kernel")
+    size = keys.number("pool_size", "kernel, around every stride-th frame")
     return {
         "class": "pool",
         "mode": "max" if mode == "max" else "mean",

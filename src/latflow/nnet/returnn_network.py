@@ -12,7 +12,7 @@ Source: https://github.com/rwth-i6/returnn, `returnn/tf/layers`; Zeyer, Alkhouli
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -92,7 +92,7 @@ def _put_window(converted: ConvertedNetwork, size: int) -> None:
     converted.layers = {name: first, **converted.layers}
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
+def _free(name: str, taken: Collection[str]) -> str:
     """Return a name that no layer has."""
     return name if name not in taken else _free(f"{name}_", taken)
 
@@ -101,7 +101,7 @@ class _Network:
     """The conversion of one network, or of a subnetwork."""
 
     def __init__(self, given: Mapping[str, Any], prefix: str = "") -> None:
-        self._given = {str(k): v for k, v in given.items() if k[:1] != "#"}
+        self._given = {str(name): layer for name, layer in given.items()}
         self._prefix = prefix
         self._names = _our_names(self._given)
         self._found = ConvertedNetwork()
@@ -251,7 +251,8 @@ class _Network:
 
     def _put_dropout(self, name: str, inputs: list[str], rate: float) -> str:
         """Add the dropout that a layer applies to its input."""
-        added = _free(f"{self._names[name]}_dropout", self._found.layers)
+        taken = [*self._found.layers, *self._names.values()]
+        added = _free(f"{self._names[name]}_dropout", taken)
         layer = {"class": "dropout", "from": inputs, "rate": rate}
         self._found.layers[added] = layer
         return added
@@ -275,5 +276,5 @@ def _our_names(given: Mapping[str, Any]) -> dict[str, str]:
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         if not re.match(r"[A-Za-z_]", plain):
             plain = f"layer_{plain}"
-        names[name] = _free(plain, dict.fromkeys(names.values()))
+        names[name] = _free(plain, names.values())
     return names

@@ -63,6 +63,9 @@ _ELSEWHERE = MappingProxyType(
 )  # fmt: skip
 
 
+_NO_LIMIT = 1_000_000  # frames or sequences; RETURNN has no null
+
+
 @dataclass
 class ImportedTraining:
     """Options of a network in a recipe.
@@ -195,8 +198,12 @@ class _Training:
             ("max_seqs", "data.max_sequences"),
             ("max_seq_length", "data.max_length"),
         ):
-            if (value := self._number(key)) and value < 1e6:
+            if (value := self._number(key)) is None:
+                continue
+            if 1 <= value <= _NO_LIMIT:
                 self._rename(key, name, int(value))
+            else:
+                self._note(key, "left out", f"no limit: {value}")
         self._take_chunks()
         order = self._config.values.get("batching")
         known = ("default", "sorted", "reverse", "random")
@@ -211,18 +218,16 @@ class _Training:
 
     def _take_chunks(self) -> None:
         """Take `chunking: "50:25"`: frames of a chunk and from one to the next."""
-        given = self._config.values.get("chunking", "0")
-        text = given.get("data", "") if isinstance(given, Mapping) else str(given)
-        size, _, step = text.partition(":")
-        if not size.isdigit() or not int(size):
+        numbers = _chunk(self._config.values.get("chunking", "0"))
+        if numbers is None:
+            self._note("chunking", "left out", "neither size nor size:step")
+        elif not numbers[0]:
             self._rename("chunking", "data.sequences", {"type": "utterances"})
         elif self._made.options["type"] == "ctc":
             self._note("chunking", "left out", "CTC learns from whole utterances")
         else:
-            found: dict[str, Any] = {"type": "chunks", "size": int(size)}
-            if step.isdigit():
-                found["step"] = int(step)
-            self._rename("chunking", "data.sequences", found)
+            named = dict(zip(("size", "step"), numbers, strict=False))
+            self._rename("chunking", "data.sequences", {"type": "chunks", **named})
 
     def _take_optimizer(self) -> None:
         """Take the optimizer and its learning rate."""
@@ -359,3 +364,16 @@ class _Training:
             self._note(key, "left out", reasons.get(key, "nothing here is like it"))
         for key, what in self._config.code.items():
             self._note(key, "left out", f"code, which is not run: {what}")
+
+
+def _chunk(given: Any) -> list[int] | None:
+    """Return size and step of chunks, frames; [0] for none; None for anything else."""
+    if given in ("", None):
+        return [0]
+    parts = given if isinstance(given, list) else [given]
+    if isinstance(given, str):
+        parts = given.split(":")
+    parts = [one.get("data") if isinstance(one, Mapping) else one for one in parts]
+    if not all(str(one).isdigit() for one in parts) or not 1 <= len(parts) <= 2:
+        return None
+    return [int(one) for one in parts]

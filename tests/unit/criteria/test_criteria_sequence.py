@@ -115,6 +115,23 @@ def test_boost_adds_b_for_each_wrong_frame():
         assert found.objective == pytest.approx(-math.log(1 + math.exp(4 * 0.5)))
 
 
+def test_phone_mpe_of_a_deep_lattice_is_that_of_its_better_paths():
+    paths = (A, [1], 0.0), (B, [2], 1.0), (SIL, [1], 5.0)
+    rng = np.random.default_rng(1)
+    scores = 0.1 * rng.normal(size=FLAT.shape)
+
+    def found(lattice, **options):
+        return evaluate(mpe(acoustic_scale=1.0, **options), scores, lattice, A)
+
+    whole, two, one = (linear(*paths[:n]) for n in (3, 2, 1))
+    for max_arcs, part in ((12, whole), (9, two), (8, two), (7, one), (1, one)):
+        pruned, wanted = found(whole, max_arcs=max_arcs), found(part)
+        assert pruned.objective == pytest.approx(wanted.objective)
+        np.testing.assert_allclose(pruned.gradient, wanted.gradient, atol=1e-12)
+        told = {**wanted.statistics, "pruned_utterances": float(part is not whole)}
+        assert pruned.statistics == told
+
+
 def test_dropped_frames_have_no_gradient():
     lattice = linear((A, [1], 0.0), (A, [2], 0.0))
     rng = np.random.default_rng(1)

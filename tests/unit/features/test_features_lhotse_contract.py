@@ -4,13 +4,18 @@ import lhotse
 import numpy as np
 import pytest
 import soundfile
+import yaml
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.features.base import FeatureExtractor, get_extractor_type
 
 from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.features.extract import KaldiFbank, KaldiFrontEndConfig, extract_features
-from latflow.features.extractor_file import EXTRACTOR_FILE, read_extractor
+from latflow.features.extractor_file import (
+    EXTRACTOR_FILE,
+    read_extractor,
+    write_extractor,
+)
 from latflow.features.frames import FrameStore
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -148,6 +153,20 @@ def test_an_extractor_in_lhotse_s_form_takes_the_place_of_a_recipe(cuts, tmp_pat
         sample_rate=RATE, options={**again.options}
     )
     assert FeatureExtractor.from_yaml(tmp_path / "out" / EXTRACTOR_FILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("kaldi-fbank", ()), ("kaldifeat-fbank", ("frame_opts",))]
+)
+def test_the_sample_rate_stands_where_lhotse_has_it(tmp_path, name, place):
+    options = {"extractor": name, "options": {}}
+    given = read_options(LhotseExtractionOptions, options)
+    write_extractor(tmp_path / "f.yaml", given.values(), 8000)
+    found = yaml.safe_load((tmp_path / "f.yaml").read_text())
+    assert found["feature_type"] == name
+    for key in place:
+        found = found[key]
+    assert found["sampling_rate"] == 8000
 
 
 @pytest.mark.parametrize(

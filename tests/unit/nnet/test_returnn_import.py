@@ -140,6 +140,28 @@ def test_ctc_learns_from_whole_utterances(tmp_path):
     assert rows["chunking"] == ("left out", "CTC learns from whole utterances")
 
 
+@pytest.mark.parametrize(
+    ("given", "sequences"),
+    [
+        ('"50:25"', {"type": "chunks", "size": 50, "step": 25}),
+        ("60", {"type": "chunks", "size": 60}),
+        ('({"data": 80}, {"data": 40})', {"type": "chunks", "size": 80, "step": 40}),
+        ('{"data": "50:25"}', None),
+        ('{"data": window(3)}', None),
+        ('"0"', {"type": "utterances"}),
+        ('""', {"type": "utterances"}),
+    ],
+)
+def test_chunks_are_read_in_all_their_forms(tmp_path, given, sequences):
+    text = f"{FIGURE_1}chunking = {given}\nmax_seqs = -1\n"
+    rows = fates(import_returnn(write(tmp_path, text), tmp_path / "out"))
+    part = yaml.safe_load((tmp_path / "out/recipe.yaml").read_text())
+    data = part["nnet"]["systems"]["returnn"].get("data", {})
+    assert data == ({} if sequences is None else {"sequences": sequences})
+    assert (rows["chunking"][0] == "left out") == (sequences is None)
+    assert rows["max_seqs"] == ("left out", "no limit: -1")
+
+
 def test_nothing_of_a_configuration_is_run(tmp_path):
     made = tmp_path / "made"
     text = f"open({str(made)!r}, 'w')\nimport os\nEpochSplit = os.getpid()\n" + FIGURE_1
@@ -234,6 +256,19 @@ def test_copies_and_functions_disappear_or_get_classes_of_ours():
     }  # fmt: skip
     assert found.frozen == ["layer_1_x"]
     assert found.label_smoothing == 0.1
+
+
+def test_names_are_free_ones():
+    given = {
+        "a": {"class": "linear", "activation": None, "n_out": 3, "dropout": 0.1},
+        "a_dropout": {"class": "dropout", "dropout": 0.2, "from": "a"},
+        3: {"class": "layer_norm", "from": "a_dropout"},
+        "output": {"class": "softmax", "loss": "ce", "from": "3"},
+    }
+    found = convert_network(given)
+    assert not found.is_refused
+    assert list(found.layers) == ["a_dropout_", "a", "a_dropout", "layer_3", "output"]
+    assert found.layers["a"]["from"] == ["a_dropout_"]
 
 
 def test_a_subnetwork_stays_one_and_a_window_comes_first():
