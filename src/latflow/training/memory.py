@@ -62,10 +62,11 @@ def memory_of(
         data: its batches.
         longest: frames of the longest utterance.
     """
-    copies = 2 + num_moments(training.optimizer)
+    copies = 2 + num_moments(training.optimizer) + (training.ema is not None)
     state = float(copies * _FLOAT_BYTES * footprint.parameters)
     sequences, frames = _largest_pass(training, data, longest)
-    batch = footprint.kept(sequences, frames)
+    views = 2 if training.consistency else 1
+    batch = footprint.kept(views * sequences, frames)
     return TrainingMemory(footprint.parameters, state, batch)
 
 

@@ -59,6 +59,10 @@ class TrainingOptions(Options):
     label_smoothing: ProperFraction = 0.0
     """Share of a label's weight that is spread over all classes (cross-entropy of
     frames, or of units that a decoder tells)."""
+    consistency: NonNegativeFloat = 0.0
+    """Weight of the consistency of two views (CR-CTC): each batch goes through the
+    network twice, with other masks and dropout, and outputs of CTC or cross-entropy are
+    to tell both alike. 0.2 is usual; 0 for one view."""
     clip_norm: PositiveFloat | None = 5.0
     """Gradients (mean over frames) longer than this are shortened to it; null for
     never."""

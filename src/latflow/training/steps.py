@@ -29,6 +29,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
 from latflow.training.batches import Batch
 from latflow.training.checkpoint import FRAMES
+from latflow.training.consistency import with_second_view
 from latflow.training.criterion import Criterion, Loss, Pending
 from latflow.training.cuda_graphs import GraphedNetwork
 from latflow.training.distributed import Backend
@@ -366,7 +367,8 @@ class ForwardPasses:
         device = self.scorer.device
         waiting: deque[tuple[Batch, Pending]] = deque()
         for batch in batches:
-            for micro in parts_of(batch, self.options):
+            for part in parts_of(batch, self.options):
+                micro = with_second_view(part) if self.options.consistency else part
                 with enough_for_pass(micro):
                     waiting.append(self._begun(micro, device))
                 if len(waiting) >= self.criterion.max_pending:

@@ -43,6 +43,7 @@ from latflow.options import adapter
 from latflow.provenance import git_state, versions
 from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import CheckpointStore
+from latflow.training.consistency import Consistent, regularized_outputs
 from latflow.training.continuing import continue_last, keep_finished
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend, resolve_backend
@@ -191,7 +192,7 @@ def _train_rank(
     ):
         trainer = Trainer(
             made.network,
-            made.criterion,
+            _criterion_of(made, options.training),
             train,
             dev,
             options.training,
@@ -210,6 +211,25 @@ def _train_rank(
     if backend.is_main:
         _write_model(made, described, trainer, result, priors)
     backend.barrier()
+
+
+def _criterion_of(task: Task, options: TrainingOptions) -> Criterion:
+    """Return the criterion of training, with that of two views where it is wanted.
+
+    Raises:
+        UserError: no output gives posteriors of frames.
+    """
+    if not options.consistency:
+        return task.criterion
+    outputs = regularized_outputs(task.network.description.outputs)
+    if not outputs:
+        raise UserError(
+            "training.consistency is of outputs of CTC or cross-entropy, and the "
+            "network has none",
+            file=task.network.description.file,
+            remedy="set it to 0",
+        )
+    return Consistent(task.criterion, outputs, options.consistency)
 
 
 def scale_card(scales: Scales) -> str:

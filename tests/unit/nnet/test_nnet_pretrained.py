@@ -422,3 +422,19 @@ def test_code_of_a_folder_is_not_run(folders, tmp_path):
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     network_of(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_passes_in_bf16_are_near(folders, kind):
+    values = torch.cat([windows_of(signal_of(0.5, seed)) for seed in (1, 2)])
+    lengths, found = torch.tensor([values.shape[1], 30]), []
+    for is_half in (False, True):
+        network = network_of(folders[kind][0], mask_share=0.0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            states = encoded(network, values, lengths)
+        states.float().square().sum().backward()
+        slopes = [v.grad.flatten() for v in network.parameters() if v.grad is not None]
+        found.append((states.float().flatten(), torch.cat(slopes)))
+    for exact, near in zip(*found, strict=True):
+        assert near.isfinite().all()
+        assert torch.nn.functional.cosine_similarity(exact, near, 0) > 0.95

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from reference.adapted_system import ARPA, LEXICON, write_frames
 from reference.training_task import training_options
 
@@ -30,6 +31,7 @@ from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.parts import SetJob
 from latflow.training.forward import Forward
+from latflow.training.losses import CtcLoss
 from latflow.training.options import CeRunOptions, CtcRunOptions, RunOptions
 from latflow.training.train import NetworkJob, train_network
 
@@ -43,7 +45,13 @@ CTC = {"output": {"class": "output", "loss": "ctc"}}
 
 
 def run(
-    task, out, layers, kind: type[RunOptions] = CtcRunOptions, decode=None, **given
+    task,
+    out,
+    layers,
+    kind: type[RunOptions] = CtcRunOptions,
+    decode=None,
+    training=None,
+    **given,
 ):
     """Train a network of layers."""
     network = task / f"{out.name}.yaml"
@@ -57,7 +65,9 @@ def run(
             "max_sequences": 4,
             "normalization": "none",
         },
-        "training": training_options(epochs=12, learning_rate=0.01, final="last"),
+        "training": training_options(
+            **{"epochs": 12, "learning_rate": 0.01, "final": "last", **(training or {})}
+        ),
         "device": "cpu",
         "seed": 3,
     }
@@ -198,6 +208,35 @@ def test_cross_entropy_beside_it(task, aligned, tmp_path):
     assert '"ctc"' in logged
     network = load_network(tmp_path / "joint").network
     assert [*network.outputs] == ["output", "ce"]
+
+
+def test_two_views_of_each_utterance_are_told_alike(task, tmp_path):
+    """Also with a stop on the way, with the same bits."""
+    layers = {"drop": {"class": "dropout", "rate": 0.2}, **CTC}
+    few = {"consistency": 0.2, "epochs": 3, "log_interval": 1}
+    info = run(task, tmp_path / "two", layers, training=few)
+    assert info["history"][-1]["loss"] < info["history"][0]["loss"]
+    rows = (tmp_path / "two/log.jsonl").read_text().splitlines()
+    found = [row for row in map(json.loads, rows) if row["kind"] == "step"]
+    assert all(row["consistency"] > 0 for row in found)
+    steps, stepped = [], CtcLoss.stepped
+
+    def stop(self, totals):
+        steps.append(totals)
+        if len(steps) == 4:
+            raise RuntimeError("stopped")
+        stepped(self, totals)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CtcLoss, "stepped", stop)
+        stopped = {**few, "checkpoint_minutes": 1e-9}
+        with pytest.raises((RuntimeError, UserError)):
+            run(task, tmp_path / "again", layers, training=stopped)
+    run(task, tmp_path / "again", layers, training=few)
+    one, other = (
+        load_network(tmp_path / name).network.state_dict() for name in ("two", "again")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_ctc_beside_cross_entropy(task, aligned, tmp_path):

@@ -5,7 +5,8 @@ All leave padding out, so that a batch gives each sequence what it gets alone.
 
 from __future__ import annotations
 
-from typing import Self
+from contextvars import ContextVar
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -57,22 +58,31 @@ def normalized_samples(signal: Tensor, count: Tensor) -> Tensor:
 
     Source: transformers `Wav2Vec2FeatureExtractor.zero_mean_unit_var_norm`.
     """
-    times = torch.arange(signal.shape[1], device=signal.device)
-    beyond, number = times >= count[:, None], count[:, None]
+    beyond, number = beyond_ends(count, signal.shape[1]), count[:, None]
     signal = signal - signal.sum(1, keepdim=True) / number
     signal = signal.masked_fill(beyond, 0.0)
     variance = signal.square().sum(1, keepdim=True) / number
     return signal / (variance + _SAMPLE_EPSILON).sqrt()
 
 
-class MaskedGroupNorm(nn.GroupNorm):
-    """Group normalization over the frames that a sequence has.
+class Frames(NamedTuple):
+    """Frames that the sequences of a padded batch have within an encoder.
 
     Attributes:
-        lengths: int64 [B], frames of each sequence to come; None for all.
+        first: int64 [B], behind its first convolution.
+        last: int64 [B], behind all of them.
     """
 
-    lengths: Tensor | None = None
+    first: Tensor
+    last: Tensor
+
+
+#: Of the pass that is under way in this thread; None where no sequence is padded.
+FRAMES: ContextVar[Frames | None] = ContextVar("FRAMES", default=None)
+
+
+class MaskedGroupNorm(nn.GroupNorm):
+    """Group normalization over the frames that a sequence has, see `FRAMES`."""
 
     @classmethod
     def of(cls, norm: nn.GroupNorm) -> Self:
@@ -89,17 +99,30 @@ class MaskedGroupNorm(nn.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize [B, D, T]."""
-        if self.lengths is None:
+        frames = FRAMES.get()
+        if frames is None:
             return super().forward(input)
-        times = torch.arange(input.shape[2], device=input.device)
-        beyond = (times >= self.lengths[:, None])[:, None, :]
-        number = self.lengths[:, None, None]
+        beyond = beyond_ends(frames.first, input.shape[2])[:, None, :]
+        number = frames.first[:, None, None]
         values = at_least_float32(input).masked_fill(beyond, 0.0)
         values = values - values.sum(2, keepdim=True) / number
         variance = values.masked_fill(beyond, 0.0).square().sum(2, keepdim=True)
         values = values * (variance / number + self.eps).rsqrt()
         found = values * self.weight[:, None] + self.bias[:, None]
         return found.to(input.dtype)
+
+
+def zeroed(_layer: nn.Module, _inputs: object, found: Tensor) -> Tensor:
+    """Set what a layer gives, [B, D, N], to zero beyond the ends: a hook of it."""
+    frames = FRAMES.get()
+    if frames is None:
+        return found
+    return found.masked_fill(beyond_ends(frames.last, found.shape[2])[:, None, :], 0.0)
+
+
+def beyond_ends(lengths: Tensor, total: int) -> Tensor:
+    """Return which of `total` frames are beyond each sequence's end, bool [B, T]."""
+    return torch.arange(total, device=lengths.device) >= lengths[:, None]
 
 
 class MelPairs(nn.Module):

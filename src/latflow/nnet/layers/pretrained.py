@@ -28,17 +28,22 @@ from latflow.nnet.encoders import (
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
 from latflow.nnet.layers.augment import most_share, spread_spans
 from latflow.nnet.layers.encoder_inputs import (
+    FRAMES,
+    Frames,
     MaskedGroupNorm,
     MelPairs,
     WhisperSpectra,
+    beyond_ends,
     normalized_samples,
     signal_of,
+    zeroed,
 )
 from latflow.nnet.options import PretrainedOptions
 
 # Linear maps of attention: of most kinds, and of w2v-BERT.
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _ATTENTION += ("linear_q", "linear_k", "linear_v", "linear_out")
+_TOGETHER = 8  # windows of long sequences that go through the encoder at once
 _DEFAULT_FREEZE = PretrainedOptions.model_fields["freeze"].default
 
 
@@ -81,7 +86,6 @@ class Pretrained(Layer):
         self.config = _config(options)
         try:
             self.kind = kind_of(self.config)
-            # which of torch's random numbers it starts from is known: graph.py
             self.model: Any = make_model(self.config)
         except ValueError as error:
             raise LayerError(str(error)) from error
@@ -168,18 +172,11 @@ class Pretrained(Layer):
                 f"{shift}"
             )
         first = self.model.feature_extractor.conv_layers[0]
-        self.norm: MaskedGroupNorm | None = None
         if isinstance(getattr(first, "layer_norm", None), nn.GroupNorm):
-            self.norm = first.layer_norm = MaskedGroupNorm.of(first.layer_norm)
-            self.first = config.conv_kernel[0], config.conv_stride[0]
-        self._beyond: Tensor | None = None
+            first.layer_norm = MaskedGroupNorm.of(first.layer_norm)
         if self.config["model_type"] == "data2vec-audio":
             for layer in self.model.encoder.pos_conv_embed.layers:
-                layer.register_forward_hook(self._zeroed)
-
-    def _zeroed(self, _layer: nn.Module, _inputs: Any, found: Tensor) -> Tensor:
-        """Set what a convolution [B, D, N] gives beyond the ends to zero."""
-        return found if self._beyond is None else found.masked_fill(self._beyond, 0.0)
+                layer.register_forward_hook(zeroed)
 
     def _cut_blocks(self) -> None:
         """Leave blocks out whose results nobody takes, and drop none that are mixed."""
@@ -228,11 +225,14 @@ class Pretrained(Layer):
             extractor._requires_grad = learns
 
     def _add_checkpoints(self) -> None:
-        """Let blocks be computed again; convolutions that stay keep nothing anyway."""
+        """Let blocks be computed again.
+
+        Convolutions are not: those that stay keep nothing anyway, and their norms leave
+        out the padding of the pass that is under way, see `FRAMES`.
+        """
         self.model.activation_checkpointing_enable({"use_reentrant": False})
-        extractor = getattr(self.model, "feature_extractor", None)
-        if extractor is not None and not extractor._requires_grad:
-            for part in extractor.modules():
+        if self.kind.reads == "samples":
+            for part in self.model.feature_extractor.modules():
                 if hasattr(part, "gradient_checkpointing"):
                     part.gradient_checkpointing = False
 
@@ -289,10 +289,13 @@ class Pretrained(Layer):
                 rows.append(own)
                 lengths.append(len(own))
                 places.append((row, first, begin // stride, -(-end // stride)))
-        windows = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        found = self._encoded(Padded.of(windows, torch.tensor(lengths)))
+        found: list[Tensor] = []
+        for at in range(0, len(rows), _TOGETHER):
+            some = slice(at, at + _TOGETHER)
+            windows = nn.utils.rnn.pad_sequence(rows[some], batch_first=True)
+            found += self._encoded(Padded.of(windows, torch.tensor(lengths[some])))
         frames = -(-batch.values.shape[1] // stride)
-        result = found.new_zeros(len(batch.values), frames, found.shape[2])
+        result = found[0].new_zeros(len(batch.values), frames, self.shape.dim)
         for one, (row, first, begin, end) in zip(found, places, strict=True):
             at = first // stride
             result[row, at + begin : at + end] = one[begin:end]
@@ -334,66 +337,70 @@ class Pretrained(Layer):
         Args:
             batch: sequences that go through the encoder at once.
         """
-        there = batch.lengths_there()
         reads = {"samples": self._read_samples, "fbank": self._read_pairs}
         read = reads.get(self.kind.reads, self._read_spectra)
-        arguments, frames = read(batch, there)
+        arguments, frames = read(batch, batch.lengths_there())
         wants_all = self.mix is not None or self.options.block >= 0
+        found = self._run(arguments, frames, output_hidden_states=wants_all)
+        if self.mix is not None:
+            return list(found.hidden_states), frames.last
+        if wants_all:
+            return [found.hidden_states[self.options.block]], frames.last
+        return [found.last_hidden_state], frames.last
+
+    def _run(
+        self, arguments: dict[str, Any], frames: Frames, *, output_hidden_states: bool
+    ) -> Any:
+        """Run the encoder."""
+        token = FRAMES.set(frames if "attention_mask" in arguments else None)
         with warnings.catch_warnings():
             # of WavLM's masks, as transformers passes them on
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
-            found = self.model(**arguments, output_hidden_states=wants_all)
-        if self.mix is not None:
-            return list(found.hidden_states), frames
-        if wants_all:
-            return [found.hidden_states[self.options.block]], frames
-        return [found.last_hidden_state], frames
+            try:
+                return self.model(
+                    **arguments, output_hidden_states=output_hidden_states
+                )
+            finally:
+                FRAMES.reset(token)
 
     def _read_samples(
         self, batch: Padded, there: Tensor
-    ) -> tuple[dict[str, Any], Tensor]:
+    ) -> tuple[dict[str, Any], Frames]:
         """Return arguments of an encoder that reads samples, and its frames."""
+        config = self.model.config
         signal = signal_of(batch.values, there, self.options.shift)
         count = (there - 1) * self.options.shift + batch.values.shape[2]
         if self.config.get(NORMALIZED):
             signal = normalized_samples(signal, count)
         short = max(0, self.window - batch.values.shape[2])
         signal, count = nn.functional.pad(signal, (0, short)), count + short
-        frames = self.model._get_feat_extract_output_lengths(count)
+        first = (count - config.conv_kernel[0]) // config.conv_stride[0] + 1
+        last, total = map(
+            self.model._get_feat_extract_output_lengths, (count, signal.shape[1])
+        )
         arguments: dict[str, Any] = {"input_values": signal}
-        is_padded = batch.padding is not None
-        if self.norm is not None:
-            kernel, stride = self.first
-            self.norm.lengths = (count - kernel) // stride + 1 if is_padded else None
-        self._beyond = None
-        total = int(self.model._get_feat_extract_output_lengths(signal.shape[1]))
-        if is_padded:
-            times = torch.arange(signal.shape[1], device=signal.device)
-            arguments["attention_mask"] = (times < count[:, None]).long()
-            times = torch.arange(total, device=signal.device)
-            self._beyond = (times >= frames[:, None])[:, None, :]
-        masks = self._masks(batch.values, total)
-        if masks is not None:
-            arguments["mask_time_indices"] = masks
-        return arguments, frames
+        if batch.padding is not None:
+            beyond = beyond_ends(count, signal.shape[1])
+            arguments["attention_mask"] = (~beyond).long()
+        arguments |= self._mask_arguments(batch.values, int(total))
+        return arguments, Frames(first, last)
 
     def _read_pairs(
         self, batch: Padded, there: Tensor
-    ) -> tuple[dict[str, Any], Tensor]:
+    ) -> tuple[dict[str, Any], Frames]:
         """Return arguments of an encoder that reads pairs of frames, and its frames."""
         assert self.input is not None
         pairs, frames = self.input(batch, there)
-        times = torch.arange(pairs.shape[1], device=pairs.device)
-        arguments: dict[str, Any] = {"input_features": pairs}
-        arguments["attention_mask"] = (times < frames[:, None]).long()
-        masks = self._masks(batch.values, pairs.shape[1])
-        if masks is not None:
-            arguments["mask_time_indices"] = masks
-        return arguments, frames
+        arguments = {
+            "input_features": pairs,
+            "attention_mask": (~beyond_ends(frames, pairs.shape[1])).long(),
+            **self._mask_arguments(batch.values, pairs.shape[1]),
+        }
+        return arguments, Frames(frames, frames)
 
     def _read_spectra(
         self, batch: Padded, there: Tensor
-    ) -> tuple[dict[str, Any], Tensor]:
+    ) -> tuple[dict[str, Any], Frames]:
         """Return arguments of Whisper's encoder, and its frames."""
         assert self.input is not None
         signal = signal_of(batch.values, there, self.options.shift)
@@ -402,7 +409,13 @@ class Pretrained(Layer):
         if masks is not None:
             masks = masks.repeat_interleave(2, 1)[:, None, :]
             spectra = spectra.masked_fill(masks, 0.0)
-        return {"input_features": spectra}, (there + 1) // 2
+        frames = (there + 1) // 2
+        return {"input_features": spectra}, Frames(frames, frames)
+
+    def _mask_arguments(self, values: Tensor, total: int) -> dict[str, Tensor]:
+        """Return what tells an encoder the frames that are masked; nothing for none."""
+        masks = self._masks(values, total)
+        return {} if masks is None else {"mask_time_indices": masks}
 
     def _masks(self, values: Tensor, total: int) -> Tensor | None:
         """Draw the frames that are masked, bool [B, N]; None for none."""

@@ -1,0 +1,69 @@
+"""A conformer that sees chunks is packaged to be streamed, in whole chunks."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from reference.serving_package import RATE
+
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.model_dir import load_model, save_model
+from latflow.nnet.network import Network
+from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.results import Final
+from latflow.serving.session import Session
+
+LAYERS = {
+    "thirds": {"class": "conv2d", "size": 2, "stride": 3, "activation": "relu"},
+    "input": {"class": "linear", "size": 16},
+    "blocks": {
+        "class": "conformer", "num_layers": 2, "heads": 2, "feed_forward": 16,
+        "kernel": 5, "positions": "relative", "chunk": 4, "left_chunks": 1,
+        "causal": True,
+    },
+    "output": {"class": "output"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def streamed(digits, tmp_path_factory):
+    """The package of a random conformer."""
+    root = tmp_path_factory.mktemp("conformer")
+    for folder in ("lang", "graph", "scales.json"):
+        (root / folder).symlink_to(digits.root / folder)
+    known = load_model(digits.root / "nnet/tdnnf")
+    classes = known.network.outputs["output"].num_classes
+    description = NetworkDescription.from_config({"layers": LAYERS})
+    network = Network(description, 23, {"pdf": classes}, seed=2).eval()
+    folder = root / "nnet/tdnnf"
+    meta = {"normalization": known.meta["normalization"]}
+    save_model(folder, network, description, np.ones(classes), meta)
+    for name in ("final.mdl", "tree", "priors.npy"):
+        shutil.copy(digits.root / "nnet/tdnnf" / name, folder / name)
+    return type(digits)(root, digits.audio, digits.texts).package(root / "package")
+
+
+def heard(model, pieces):
+    """Return words and score of a segment whose audio comes in pieces."""
+    options = SessionOptions(sample_rate=RATE, endpoint="off", chunk_length=0.3)
+    with Session(model, options, "x") as session:
+        events = [event for piece in pieces for event in session.accept(piece)]
+        events += session.finish()
+    (best,) = (event.segment.best for event in events if isinstance(event, Final))
+    return [(word.word, word.start, word.end) for word in best.words]
+
+
+def test_chunks_of_audio_are_whole_chunks_of_the_network(streamed, digits):
+    model = Model.load(streamed)
+    assert model.is_streaming
+    assert json.loads((streamed / "package.json").read_text())["period"] == 12
+    assert model.info.chunk_frames(0.34) == 36
+    assert model.info.chunk_frames(0.01) == 12
+    for name in list(digits.audio)[:2]:
+        samples = digits.samples(name)
+        whole = heard(model, [samples])
+        rng = np.random.default_rng(5)
+        cuts = np.sort(rng.integers(0, len(samples), 7))
+        assert heard(model, np.split(samples, cuts)) == whole
