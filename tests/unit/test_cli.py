@@ -189,8 +189,8 @@ def test_explain_tells_of_one_key(capsys):
     _, out, _ = run(capsys, "explain", "corpus.test.mine.table.path")
     assert "  required" in out
     assert "wav.scp" not in out
-    _, out, _ = run(capsys, "explain", "corpus.train.path")  # of four types
-    assert out.count("corpus.train.path (type: ") == 4
+    _, out, _ = run(capsys, "explain", "corpus.train.path")  # of five types
+    assert out.count("corpus.train.path (type: ") == 5
     _, out, _ = run(capsys, "explain", "gmm.systems.tri1.num_leaves")
     assert "(type: deltas, lda_mllt, sat)" in out
     _, out, _ = run(capsys, "explain", "lm")
