@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import statistics
 import sys
@@ -36,6 +37,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_latflow.refusals import in_one_line
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
+#: Variable with the folder of results that `latflow run` is to make.
+RESULTS = "LATFLOW_RESULTS"
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
 # What a training takes follows its epochs and network more than the hours of speech.
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
@@ -326,6 +329,9 @@ class LogHandler(LogHandlerBase):
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
         """Print a record as it is, count it, or leave it out."""
+        if str(record.msg).startswith("Nothing to be done"):
+            self._tell_results(record)
+            return
         line = self._refusal(event, record)
         if line is not None:
             with self._screen:
@@ -338,6 +344,16 @@ class LogHandler(LogHandlerBase):
             with self._screen:
                 self._clear()
                 self._plain.handle(record)
+
+    def _tell_results(self, record: logging.LogRecord) -> None:
+        """Say that nothing is to be done, and what an earlier run has made."""
+        self._plain.handle(record)
+        results = os.environ.get(RESULTS)
+        if results and not self.common_settings.dryrun:
+            from latflow.report.outcome import tell_outcome
+
+            sys.stdout.write(tell_outcome(results))
+            sys.stdout.flush()
 
     def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
         """Return what Snakemake refuses in a line of ours, where there is one."""

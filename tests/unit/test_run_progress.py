@@ -39,6 +39,13 @@ LOGS = {
 }
 
 
+RATES = {
+    **{"system": "mono", "set": "dev", "wer": "5.00", "ins": 1, "del": 2, "sub": 2},
+    **{"words": 100, "sentences": 10, "sentence_errors": 3, "lmwt": 9, "wip": "0.0"},
+    **{"ci_low": "1.00", "ci_high": "9.00"},
+}
+
+
 class Clock:
     """A clock that is set by hand."""
 
@@ -172,7 +179,7 @@ def test_usual_seconds_grow_with_the_speech():
 
 
 @pytest.mark.slow
-def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path):
+def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path, monkeypatch):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "fail").touch()
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--logger", "latflow"]
@@ -194,4 +201,10 @@ def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Train mono (" in done.stderr
     assert "100%  done" in done.stderr
+    rows = ("\t".join(map(str, row)) for row in (RATES, RATES.values()))
+    (tmp_path / "wer.tsv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("LATFLOW_RESULTS", str(tmp_path))
+    again = run()
+    assert "Nothing to be done" in again.stderr
+    assert "mono    dev" in again.stdout
     assert "Select jobs" not in failed.stderr + done.stderr

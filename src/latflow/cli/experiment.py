@@ -109,12 +109,21 @@ def _run(arguments: Arguments) -> None:
     settings = _settings(recipe, given)
     if "package" in targets:
         _check_packages(recipe, settings[1:])
+    _name_results(recipe, settings[1:])
     # Options last: `--config` takes what follows it, up to the next option.
     command = ["snakemake", *further, *settings, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+
+
+def _name_results(recipe: Path, settings: list[str]) -> None:
+    """Tell the run's log where results lie, for a run with nothing left to do."""
+    from latflow.workflow.settings import read_config
+
+    name = read_config(recipe, settings).get("experiment")
+    os.environ["LATFLOW_RESULTS"] = f"results/{name}"
 
 
 def _check_packages(recipe: Path, settings: list[str]) -> None:
