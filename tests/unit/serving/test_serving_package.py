@@ -1,16 +1,20 @@
 """Packages: what goes in comes out, and what cannot is refused in one line."""
 
+import io
 import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from reference.serving_package import FBANK, MFCC, RATE, WORDS, words_of
+from reference.serving_server import running_server
 
 from latflow.cli.main import main
 from latflow.decode.lattices import decode_lattices
@@ -200,6 +204,26 @@ def test_what_needs_the_whole_is_packaged_only_if_asked_for(digits, tmp_path):
     mean = {"layers": {"o": {"class": "output"}}}
     with pytest.raises(UserError, match="sees whole utterances"):
         packaged_network(digits, mean, tmp_path / "b", normalization="mean")
+
+
+def test_a_bidirectional_network_is_served_whole(digits, tmp_path):
+    lstm = {"layers": {"r": {"class": "rec", "size": 8}, "o": {"class": "output"}}}
+    package = packaged_network(digits, lstm, tmp_path, offline=True)
+    model = Model.load(package)
+    utterance, file = next(iter(digits.audio.items()))
+    scores = model.acoustics.log_likes(features(model, digits.samples(utterance)))
+    stream = io.BytesIO()
+    pcm = np.rint(digits.samples(utterance) * 32768).astype(np.int16)
+    np.savez(stream, samples=pcm)
+    with running_server(model, evaluate=True) as running:
+        url = f"{running.http}/v1/evaluate?output=log_likelihoods"
+        reply = httpx.post(url, content=stream.getvalue(), timeout=60)
+        with np.load(io.BytesIO(reply.content)) as found:
+            np.testing.assert_allclose(found["log_likelihoods"], scores, atol=1e-3)
+        url = f"{running.http}/v1/audio/transcriptions"
+        reply = httpx.post(url, files={"file": Path(file).read_bytes()}, timeout=60)
+    assert reply.status_code == 200
+    assert isinstance(reply.json()["text"], str)
 
 
 def test_global_statistics_are_those_of_training(digits, tmp_path):
