@@ -97,11 +97,17 @@ def write_start(
     for path in (folder / name for name in names):
         if path.exists():
             raise UserError("is there already", file=path, remedy="name a new folder")
-    for name, pairs in tables.items():
-        write_text(folder / name, _table(pairs))
     found = None
-    if data is not None:
-        found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
+    try:
+        for name, pairs in tables.items():
+            write_text(folder / name, _table(pairs))
+        if data is not None:
+            found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
+    except UserError:  # the next attempt begins anew
+        for name in (*tables, _LEXICON if is_spelled else ""):
+            if name:
+                (folder / name).unlink(missing_ok=True)
+        raise
     values = _values(folder, found, is_served=serve or data is None)
     for name, template in templates.items():
         write_text(folder / name, template.render(values))
