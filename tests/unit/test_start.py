@@ -103,6 +103,17 @@ def test_parts_are_sets_and_a_table_is_made_of_what_no_source_reads(
     ]
 
 
+def test_what_is_refused_leaves_nothing_in_the_way(tmp_path):
+    speak(tmp_path / "zh/wavs/a.wav")
+    (tmp_path / "zh/list.txt").write_text("a 你好世界\n", encoding="utf-8")
+    with pytest.raises(UserError, match="parted by blanks"):
+        write_start(tmp_path / "mine", tmp_path / "zh")
+    assert list((tmp_path / "mine").iterdir()) == []
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("你好世界 n i\n", encoding="utf-8")
+    assert write_start(tmp_path / "mine", tmp_path / "zh", lexicon)[1].hours > 0
+
+
 def test_tables_are_sets_by_their_names(tmp_path):
     speak(tmp_path / "en/clips/a.mp3")
     for name in ("train", "dev", "test", "validated"):

@@ -152,7 +152,7 @@ class _Search:
         except UserError:  # no text, and so no transcripts
             return
         known = [row for row in rows if _key_of(row[0]) in self._audio]
-        if not known or len(known) + _TITLES < len(rows) / 2:
+        if not known or 2 * len(known) < len(rows) - _TITLES:
             return
         for key, text in _texts(known):
             self._take(_key_of(key), text, path, f"lines of {path.name}")

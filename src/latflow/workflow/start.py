@@ -93,15 +93,21 @@ def write_start(
     tables = {f"{name}.tsv": pairs for name, pairs in layout.pairs.items()}
     templates = _templates(is_found=data is not None)
     is_spelled = data is not None and lexicon is None
-    names = [*tables, *([_LEXICON] if is_spelled else []), *templates, _SCHEMA]
+    made = [*tables, *([_LEXICON] if is_spelled else [])]
+    names = [*made, *templates, _SCHEMA]
     for path in (folder / name for name in names):
         if path.exists():
             raise UserError("is there already", file=path, remedy="name a new folder")
-    for name, pairs in tables.items():
-        write_text(folder / name, _table(pairs))
     found = None
-    if data is not None:
-        found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
+    try:
+        for name, pairs in tables.items():
+            write_text(folder / name, _table(pairs))
+        if data is not None:
+            found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
+    except UserError:  # the next attempt begins anew
+        for name in made:
+            (folder / name).unlink(missing_ok=True)
+        raise
     values = _values(folder, found, is_served=serve or data is None)
     for name, template in templates.items():
         write_text(folder / name, template.render(values))
