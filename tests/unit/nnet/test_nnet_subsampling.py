@@ -51,7 +51,8 @@ def test_it_is_that_of_the_network(tmp_path, name):
 
 
 def test_so_it_is_for_the_presets(repository):
-    presets = sorted((repository / "config/networks").glob("*.yaml"))
+    # Those on encoders are made where an encoder's folder is.
+    presets = sorted((repository / "config/networks").glob("[!p]*.yaml"))
     assert presets
     for path in presets:
         description = NetworkDescription.load(path)
