@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from latflow.errors import UserError
 from latflow.files import file_digest, open_text, read_json
+from latflow.nnet.options import MOST_LAYERS
 
 log = logging.getLogger(__name__)
 
@@ -202,12 +203,14 @@ def make_model(config: Mapping[str, Any]) -> Any:
         _check_size(name, value)
     if values.get("add_adapter") or values.get("conv_pos_batch_norm"):
         raise ValueError("encoders with adapters or batch normalization are not known")
+    config_class = _config_class(kind)
+    module = _module(f"{kind.module}.modeling_{kind.module}")
     try:
-        made = _config_class(kind)(**values)
-        module = _module(f"{kind.module}.modeling_{kind.module}")
+        made = config_class(**values)
         model = getattr(module, kind.model)(made)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"config makes no encoder: {error}") from error
+    except Exception as error:  # of values of a stranger's it may be any
+        what = " ".join(str(error).split())
+        raise ValueError(f"config makes no encoder: {what[:200]}") from error
     # masks are drawn by the layer, so that a training that goes on has the same ones
     made.apply_spec_augment, made.mask_time_prob, made.mask_feature_prob = (
         True,
@@ -307,10 +310,10 @@ def _check_size(name: str, value: Any) -> None:
     if isinstance(value, list):
         for part in value:
             _check_size(name, part)
-    elif isinstance(value, int | float) and abs(value) > _MOST:
-        raise ValueError(f"config has {name} {value}, above {_MOST}")
-    elif "num_hidden_layers" in name and value > 1000:
-        raise ValueError(f"config has {value} blocks, above 1000")
+    elif isinstance(value, int | float):
+        most = MOST_LAYERS if name.endswith("_layers") else _MOST
+        if abs(value) > most:
+            raise ValueError(f"config has {name} {value}, above {most}")
 
 
 def _config_class(kind: EncoderKind) -> Any:
