@@ -22,7 +22,7 @@ from latflow.report.significance import (
     could_be_chance,
     interval_text,
     p_text,
-    read_comparison,
+    reading,
     too_few_draws,
 )
 from latflow.scoring.bootstrap import Comparison
@@ -155,11 +155,9 @@ def _how_sure(results: Results, decision: Decision) -> str:
 
 def _reading(chosen: str, other: str, found: Comparison) -> str:
     """Say which of two systems is better."""
-    said = read_comparison(found)
-    names = {"better": f"{chosen} is better", "worse": f"{other} is better"}
-    return names.get(said) or said.replace("(better", f"({chosen} better").replace(
-        "(worse", f"({other} better"
-    )
+    interval = found.low, found.high
+    sides = f"{chosen} is better", f"{other} is better"
+    return reading(found.difference, found.p_value, interval, sides)
 
 
 def _rows(results: Results, decision: Decision) -> Iterator[Row]:

@@ -56,7 +56,12 @@ class Verdict:
         return read_comparison(self.found)
 
 
-def reading(difference: float, p_value: float, interval: tuple[float, float]) -> str:
+def reading(
+    difference: float,
+    p_value: float,
+    interval: tuple[float, float],
+    sides: tuple[str, str] = ("better", "worse"),
+) -> str:
     """Say a difference of word error rates in words; below 0 the new one is better.
 
     The interval is of this comparison alone, p of all: one may exclude 0 where the
@@ -64,7 +69,7 @@ def reading(difference: float, p_value: float, interval: tuple[float, float]) ->
     """
     if difference == 0:
         return "equal"
-    side = "better" if difference < 0 else "worse"
+    side = sides[0] if difference < 0 else sides[1]
     if p_value < CHANCE:
         return side
     if interval[0] > 0 or interval[1] < 0:
