@@ -33,7 +33,7 @@ from latflow.scoring.results import write_table
 
 
 def figures_of(runs: list[str], *, are_lacking: bool = False) -> pd.DataFrame:
-    """Return the packaged figures, with runs in the place of their namesakes.
+    """Return the packaged figures, with runs instead of their namesakes.
 
     Args:
         runs: NAME=RESULTS.

@@ -192,7 +192,7 @@ class RaggedStore:
             return integers(index[name], len(self))
 
     def strings(self, name: str, count: int) -> list[str]:
-        """Read so many strings, which the writer's `index` had under a name.
+        """Read this many strings, which the writer's `index` had under a name.
 
         Raises:
             UserError: the index is damaged, or has another number of them.
@@ -380,7 +380,7 @@ def unpack(packed: np.ndarray, count: int) -> list[str]:
 
 
 def integers(array: np.ndarray, count: int) -> np.ndarray:
-    """Return an array that is to be so many integers.
+    """Return an array that is to be this many integers.
 
     Raises:
         ValueError: it is something else.

@@ -106,7 +106,7 @@ class Progress:
         self._before: dict[int, tuple[str, float]] = {}
 
     def plan(self, jobs: Mapping[str, int]) -> None:
-        """Begin a run of so many jobs by rule."""
+        """Begin a run of this many jobs by rule."""
         self._all = Counter({rule: n for rule, n in jobs.items() if rule != "total"})
         self._left = self._all.copy()
         self._most = 0.0

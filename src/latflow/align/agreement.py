@@ -92,7 +92,7 @@ def compare(
         duration: of the utterance, seconds.
         is_known: whether a word is in the lexicon.
         unknown_word: what stands for the others.
-        noises: words without speech. One in the place of another, or of none, counts as
+        noises: words without speech. One instead of another, or of none, counts as
             silence; one that was not recognized is passed over.
 
     Returns:

@@ -25,7 +25,7 @@ of a few numbers an utterance.
 
 Source: Kaldi's `steps/cleanup/find_bad_utts.sh` (`words`); for
 `phones` Witt and Young 2000, "Phone-level pronunciation scoring and assessment",
-equation 1, with a sum in the place of the maximum.
+equation 1, with a sum instead of the maximum.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 TITLES = ("utterance", "reason", "score", "details")
 _SCALE = 1.4826  # of the median absolute deviation, for normal values
 _MEAN_SCALE = 1.2533  # of the mean absolute deviation, for normal values
-_NOTHING = "*"  # in the place of a word that was inserted or left out
+_NOTHING = "*"  # instead of a word that was inserted or left out
 _MAX_DIFFERENCES = 20  # words of an utterance that are listed
 _MIN_GROUP = 8  # utterances of a speaker whose own median is taken
 

@@ -27,7 +27,7 @@ from latflow.ragged import RaggedStore, RaggedWriter, factor
 
 log = logging.getLogger(__name__)
 
-#: Makes the graph of a transcript for so many frames of the output, or a reason.
+#: Makes the graph of a transcript for this many frames of the output, or a reason.
 Make = Callable[[str, int], Graph | str]
 
 

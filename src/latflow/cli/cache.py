@@ -58,7 +58,7 @@ def _verify(arguments: Arguments) -> int:
 @CACHE.command(
     "prune",
     _FOLDER,
-    option("--days", "keep what was kept or taken within so many days", 7.0),
+    option("--days", "keep what was kept or taken within this many days", 7.0),
     example="cache prune --days 0",
 )
 def _prune(arguments: Arguments) -> None:

@@ -19,7 +19,7 @@ HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layou
     option("cuts", "cuts.jsonl.gz"),
     option("out_dir", "folder for the features"),
     option("--threads", "parallel workers", 2),
-    option("--extractor", "settings in Lhotse's form, in the place of the recipe's"),
+    option("--extractor", "settings in Lhotse's form, instead of the recipe's"),
     *RECIPE,
     example="features cuts.jsonl.gz out --extractor feature_extractor.yaml",
 )

@@ -51,7 +51,7 @@ class HdfFile:
     Attributes:
         path: its path.
         file: the open file.
-        tags: ids of its sequences, with `_` in the place of blanks.
+        tags: ids of its sequences, with `_` instead of blanks.
         begin: int64 [N + 1, columns of `seqLengths`], first row of each sequence.
         columns: column of `begin` of each target.
         has_frames: whether it has frames; otherwise it has labels alone.

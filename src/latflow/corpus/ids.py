@@ -19,7 +19,7 @@ _NO_NAME = re.compile(r"^\.|[/%\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def plain_id(text: str) -> str:
-    """Return a text as an id: `_` in the place of blanks."""
+    """Return a text as an id: `_` instead of blanks."""
     return "_".join(text.split())
 
 

@@ -1,6 +1,6 @@
 """Fields of Lhotse's manifests as others write them: read right, or refused.
 
-Lhotse takes what JSON holds as it is; a number in the place of an id, or a time that is
+Lhotse takes what JSON holds as it is; a number instead of an id, or a time that is
 no number, comes to light much later. What has a plain meaning is read: a whole number
 as an id, a name or a transcript is its digits, a number in quotes is the number.
 

@@ -270,7 +270,7 @@ class Hdf5Source(Options):
 
     type: Literal["hdf5"] = "hdf5"
     files: Annotated[tuple[Text, ...], Field(min_length=1), Unique]
-    """The files; `seqTags` are the ids of the utterances, with `_` in the place of
+    """The files; `seqTags` are the ids of the utterances, with `_` instead of
     blanks. Labels may lie in files of their own, see `nnet.hdf5.<name>.files`."""
     target: Name = "classes"
     """Target, in `targets/data`, whose labels are the transcript of a sequence: the

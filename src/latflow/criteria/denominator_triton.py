@@ -50,7 +50,7 @@ class _Grid(NamedTuple):
     Attributes:
         parts: programs for some sequences side by side.
         lanes: sequences side by side.
-        blocks: of so many sequences.
+        blocks: of this many sequences.
         resident: programs on a multiprocessor at a time; 0 where a launch does not go
             through all frames.
     """
@@ -96,7 +96,7 @@ def _power_of_2_within(limit: int) -> int:
 
 
 def num_programs(size: int, device: torch.device) -> int:
-    """Return how many programs share out the sums of so many sequences."""
+    """Return how many programs share out the sums of this many sequences."""
     return _Grid.of(size, device).parts
 
 

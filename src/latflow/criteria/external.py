@@ -309,7 +309,7 @@ def read_message(stream: IO[bytes]) -> Message:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read so many bytes."""
+    """Read this many bytes."""
     found = stream.read(size)
     if len(found) < size:
         raise MessageError(f"it ended {size - len(found)} bytes before the answer did")

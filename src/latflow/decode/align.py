@@ -1,7 +1,7 @@
 """Stage that aligns a split with a network.
 
 Alignments have a transition-id for each frame of the network's output; where it
-subsamples, that is one for so many frames of the features.
+subsamples, that is one for every s frames of the features.
 
 Source: Kaldi `steps/nnet2/align.sh`, `bin/align-compiled-mapped.cc`.
 """

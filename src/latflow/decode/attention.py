@@ -341,6 +341,6 @@ def decode_attention(
 
 
 def _batches(count: int, size: int) -> Iterator[range]:
-    """Yield numbers of utterances, so many at a time, in order."""
+    """Yield numbers of utterances, this many at a time, in order."""
     for first in range(0, count, size):
         yield range(first, min(first + size, count))

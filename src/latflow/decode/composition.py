@@ -57,7 +57,7 @@ NOTHING, BACK_OFF, ADDED = -1, -2, -3
 ADDED_ALONE = -1  # the set of a state that leads to added words alone
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
-_DEAD = -1  # in the place of a pair's number: it leads nowhere
+_DEAD = -1  # instead of a pair's number: it leads nowhere
 _MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 

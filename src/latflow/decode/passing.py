@@ -439,7 +439,7 @@ def _link_epsilon(
 
 @njit(cache=True, nogil=True)
 def _outdate_serials(scratch: Scratch, num_tokens: int) -> None:
-    """End a frame of so many tokens: no serial given so far will count any more."""
+    """End a frame of this many tokens: no serial given so far will count any more."""
     clock = scratch.clock
     clock[BASE] += num_tokens
     if clock[BASE] > _LATEST:

@@ -104,7 +104,7 @@ def new_store() -> Store:
 class StorePool:
     """Stores that no search holds, for those to come; safe to use from many threads.
 
-    A store grows with its search and never shrinks, so only so many bytes are kept:
+    A store grows with its search and never shrinks, so only this many bytes are kept:
     else each store would grow, one search after the other, to what the longest needs.
 
     Args:
@@ -168,7 +168,7 @@ def new_scratch(num_states: int) -> Scratch:
 def with_capacity(
     store: Store, tokens: int = 0, links: int = 0, frames: int = 0
 ) -> Store:
-    """Return the store with space for at least so many of each.
+    """Return the store with space for at least this many of each.
 
     Raises:
         MemoryError: it would have more bytes than `counts` allows.

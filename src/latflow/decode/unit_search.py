@@ -38,7 +38,7 @@ from latflow.lang.lm_trie import LmTrie
 from latflow.nnet.layers.decoder import END, AttentionDecoder
 
 ROOT = 0
-_INSIDE, _FINISHED = -1, -2  # in the place of an entry
+_INSIDE, _FINISHED = -1, -2  # instead of an entry
 
 
 class Entry(NamedTuple):

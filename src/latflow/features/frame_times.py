@@ -60,7 +60,7 @@ class FrameTimes:
         return (self.length_ms if self.snip_edges else self.shift_ms) / 2000
 
     def num_frames(self, duration: float) -> int:
-        """Count the frames of so many seconds, as Kaldi's NumFrames does."""
+        """Count the frames of this many seconds, as Kaldi's NumFrames does."""
         total_ms = round(duration * 1000, 6)
         if not self.snip_edges:
             return int(total_ms / self.shift_ms + 0.5)

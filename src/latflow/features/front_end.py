@@ -110,7 +110,7 @@ class KaldiFrontEnd(nn.Module):
         return self.geometry.shift / self.sample_rate
 
     def num_frames(self, num_samples: int) -> int:
-        """Return the frames of a signal of so many samples."""
+        """Return the frames of a signal of this many samples."""
         return self.geometry.num_frames(num_samples)
 
     def forward(self, waves: Tensor, lengths: Tensor | None = None) -> Tensor:

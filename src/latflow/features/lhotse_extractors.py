@@ -73,8 +73,8 @@ class LhotseExtractor:
         sample_rate: of the samples, Hz.
         frame_shift: time from one frame to the next, seconds.
         dim: features per frame of one channel, D.
-        geometry: frames that a signal of so many samples should have, by Lhotse's count
-            (one for each frame shift) or, with `snip_edges`, Kaldi's.
+        geometry: frames that a signal of this many samples should have, by Lhotse's
+            count (one for each frame shift) or, with `snip_edges`, Kaldi's.
 
     Raises:
         UserError: there is no such extractor, a package is missing, settings are

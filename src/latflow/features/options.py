@@ -167,7 +167,7 @@ class OnlineCmvn(Options):
     window: PositiveInt = 600
     """Frames, up to each frame, that statistics are taken from."""
     global_frames: PositiveInt = 200
-    """Weight of the training set, as so many frames, where `window` is not full yet."""
+    """Frames that the training set counts for where `window` is not full yet."""
 
 
 class NoCmvn(Options):
@@ -270,7 +270,7 @@ class AudioOptions(Options):
     utterance."""
     single_channel: Literal["refuse", "repeat"] = "refuse"
     """What recordings of one channel give where `channels` is set: they are refused, or
-    `repeat` their channel in the place of each."""
+    `repeat` their channel instead of each."""
 
 
 class ExtractionOptions(AudioOptions, FrontEndOptions):

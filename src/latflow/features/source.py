@@ -25,7 +25,7 @@ def open_frames(
     Args:
         folder: what `compute_cmvn` or `prepare_live_features` wrote, or a `FrameStore`.
         on_the_fly: of the computation of the latter.
-        threads: in the place of those of `on_the_fly`; None for these.
+        threads: instead of those of `on_the_fly`; None for these.
 
     Raises:
         UserError: the folder is of neither kind.

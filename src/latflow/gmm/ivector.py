@@ -140,7 +140,7 @@ class Past:
     first: np.ndarray
 
     def limit(self, max_count: float) -> None:
-        """Scale down to at most so many frames (weighted): let old ones decay."""
+        """Scale down to at most this many frames (weighted): let old ones decay."""
         count = self.occupancy.sum()
         if count > max_count:
             self.occupancy = self.occupancy * (max_count / count)

@@ -158,7 +158,7 @@ class Lang:
             own = (entry.probability, entry.phones)
             lexicon[entry.word] = [*lexicon.get(entry.word, ()), own]
         lang = replace(self, word_ids=word_ids)
-        lang.__dict__["lexicon"] = lexicon  # in the place of what the folder has
+        lang.__dict__["lexicon"] = lexicon  # instead of what the folder has
         return lang
 
     @cached_property

@@ -244,7 +244,7 @@ def linear_paths(
 
     Args:
         paths: at least one, all over as many frames, at least one.
-        graph_costs: of the paths, in the place of their own.
+        graph_costs: of the paths, instead of their own.
     """
     arcs: list[tuple[int, int, int]] = []
     costs: list[tuple[float, float]] = []

@@ -181,7 +181,7 @@ class NetworkDescription:
         return list(dict.fromkeys(found))
 
     def self_contained(self) -> NetworkDescription:
-        """Return the network with what encoders are made of in the place of folders.
+        """Return the network with what encoders are made of instead of folders.
 
         Raises:
             UserError: a folder is not that of an encoder.

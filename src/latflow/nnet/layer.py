@@ -249,7 +249,7 @@ class Padded:
             lengths: int64 [B], what is left of the present ones.
             values: [B, T', D].
             first: frames that a sequence has lost.
-            stride: of the rest, one frame in so many is left.
+            stride: of the rest, every s-th frame is left.
         """
         num_frames = values.shape[1]
         if self.padding is None or bool((lengths == num_frames).all()):

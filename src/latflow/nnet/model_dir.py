@@ -1,7 +1,7 @@
 """A trained acoustic model as a folder, complete for decoding and serving.
 
 * `network.yaml`: the description, as training was given it; of pretrained encoders
-  what they are made of, and their licences, in the place of folders
+  what they are made of, and their licences, instead of folders
 * `weights.safetensors`: parameters and running statistics, float32, by name
 * `priors.npy`: float32 [K], shares of the first output's classes; [0] where there are
   none

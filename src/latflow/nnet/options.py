@@ -113,7 +113,7 @@ class PretrainedOptions(Options):
     """keep no results inside blocks in training, but compute them again: less memory
     for a third more time"""
     lora_rank: NonNegativeInt = 0
-    """rank of the changes to linear maps that are learnt in the place of the encoder's
+    """rank of the changes to linear maps that are learnt instead of the encoder's
     parameters (LoRA), which stay; 0: none"""
     lora_alpha: PositiveFloat = 16.0
     """the changes are multiplied by this over the rank"""

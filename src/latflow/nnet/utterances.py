@@ -68,7 +68,7 @@ class UtteranceBatches:
     max_frames: int
 
     def windows(self, numbers: Sequence[int], frames: int) -> Iterator[Sequence[int]]:
-        """Return consecutive utterances that have so many frames together, or one.
+        """Return consecutive utterances that have this many frames together, or one.
 
         Args:
             numbers: of the utterances.

@@ -47,7 +47,7 @@ ALIKE = {
     "score_served": "transcribe",  # speech into words, by a package
 }
 
-# Jobs with more work than so many times the largest that was seen are not guessed at:
+# Jobs with more work than this many times the largest that was seen are not guessed at:
 # an hour of speech takes what every other takes; of lexica and language models earlier
 # runs had so little that their jobs were mostly start.
 FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0

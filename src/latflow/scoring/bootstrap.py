@@ -179,7 +179,7 @@ def _binomial_interval(errors: int, words: int, confidence: float) -> Interval:
 
 
 def _quantile(errors: int, words: int, share: float) -> float:
-    """Return the rate at which at most so many errors occur with a probability."""
+    """Return the rate at which at most this many errors occur with a probability."""
     k = np.arange(errors + 1)
     log_coefficients = np.concatenate(
         [[0.0], np.cumsum(np.log((words - k[:-1]) / (k[:-1] + 1)))]

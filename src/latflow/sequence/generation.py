@@ -252,7 +252,7 @@ class Generator:
         criterion: of an utterance.
         model: what transition-ids mean.
         transcripts: words of the utterances.
-        oracle_every: one of so many utterances, always the same ones, has the oracle
+        oracle_every: every n-th utterance, always the same ones, has the oracle
             error rate of its lattice measured; 0 = none.
     """
 

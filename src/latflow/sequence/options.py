@@ -56,7 +56,7 @@ class LatticeSearchOptions(BeamOptions):
     depth: DepthOptions = DepthOptions()
     """Lets the lattice beam follow a wanted depth of the lattices."""
     oracle_every: NonNegativeInt = 10
-    """One of so many utterances, always the same ones, has the least word error rate of
+    """Every n-th utterance, always the same ones, has the least word error rate of
     all paths of its lattice measured; 0 = none."""
     max_failed_fraction: Fraction = 0.02
     """Share of utterances that may give no lattice or no alignment before the training

@@ -223,7 +223,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().handle_ping()
 
     def handle_cont(self, event: Any) -> None:
-        """Take a part of a message, which may have so many."""
+        """Take a part of a message, which may have this many."""
         if len(self.frames) >= _FRAGMENTS:
             log.warning("a client floods the server with parts of a message")
             self.transport.abort()

@@ -34,7 +34,7 @@ class AddressSpace:
         self._lock = threading.Lock()
 
     def has(self, size: int) -> bool:
-        """Tell whether work may take so many bytes; give up spares for it."""
+        """Tell whether work may take this many bytes; give up spares for it."""
         if self._left() >= size:
             return True
         for spare in self.spares:
@@ -52,7 +52,7 @@ class AddressSpace:
 
     @contextmanager
     def taking(self, size: int) -> Iterator[None]:
-        """Hold so many bytes for work as long as the context is open.
+        """Hold this many bytes for work as long as the context is open.
 
         Raises:
             MemoryError: they are not there.

@@ -104,7 +104,7 @@ class Metrics(Observer):
         self._audio.inc(seconds)
 
     def replied(self, seconds: float, *, finals: int) -> None:
-        """Count a reply that ended so many segments."""
+        """Count a reply that ended this many segments."""
         self._replies.labels("final" if finals else "partial").observe(seconds)
         self._finals.inc(finals)
 

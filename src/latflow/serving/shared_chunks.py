@@ -258,7 +258,7 @@ class Mapped:
         self._slots = mmap.mmap(file, size)
 
     def view(self, request: Request, num_scores: int) -> SharedView:
-        """Return the place of a request whose scores are so many."""
+        """Return the place of a request whose scores are this many."""
         size = 4 * request.length * request.dim
         if request.place < self._size:
             return SharedView(self._slots, request.place, size)

@@ -39,7 +39,7 @@ from latflow.kaldi.conf import options_of, read_conf_file, read_known
 from latflow.lang.directory import read_symbols
 
 log = logging.getLogger(__name__)
-_MOST_LABELS = 1 << 26  # of words and transition-ids: arrays of so many are made
+_MOST_LABELS = 1 << 26  # of words and transition-ids: arrays of this many are made
 #: What Vosk has built in for folders of the old layout.
 _BUILT_IN: Mapping[str, str] = MappingProxyType({
     "max-active": "7000", "beam": "13.0", "lattice-beam": "6.0",

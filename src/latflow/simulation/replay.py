@@ -1,4 +1,4 @@
-"""Records of a file in the place of draws: the same simulation again, anywhere."""
+"""Records of a file instead of draws: the same simulation again, anywhere."""
 
 from __future__ import annotations
 

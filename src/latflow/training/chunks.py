@@ -373,7 +373,7 @@ def none_usable(
 
 
 def _outside(lengths: np.ndarray, options: BatchOptions) -> Cause:
-    """Describe utterances of so many frames, outside of the bounds."""
+    """Describe utterances of this many frames, outside of the bounds."""
     if not len(lengths):
         return Cause(0, "", "")
     most = "more" if options.max_length is None else f"at most {options.max_length}"

@@ -57,7 +57,7 @@ _MAY_CHANGE = (
 
 
 def keep_finished(folder: Path) -> None:
-    """Keep the checkpoints of a training that has ended, in the place of those before.
+    """Keep the checkpoints of a training that has ended, instead of those before.
 
     They lie apart, so that the same training, made again, begins at its beginning.
 

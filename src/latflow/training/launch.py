@@ -181,7 +181,7 @@ def launch(
         ranks: number of processes.
         backend: `torch` or `horovod`.
         threads: of all ranks of a machine together; with `srun`, of each rank,
-            since a job has so many cores for each of its tasks.
+            since a job has this many cores for each of its tasks.
         hosts: for Horovod, as `horovodrun -H`; or `srun`; by default this machine.
         elastic: with Horovod, go on when ranks die as long as one is left.
 

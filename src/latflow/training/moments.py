@@ -76,7 +76,7 @@ def _temporary(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _take_room(stream: BinaryIO, size: int) -> None:
-    """Make an empty file so many zeros long, which are on the disk."""
+    """Make an empty file this many zeros long, which are on the disk."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(stream.fileno(), 0, size)
         return

@@ -44,7 +44,7 @@ class MovingAverage:
 
     @contextmanager
     def in_network(self) -> Iterator[None]:
-        """Have the means in the place of the parameters for a while."""
+        """Have the means instead of the parameters for a while."""
         kept = {name: p.detach().clone() for name, p in self._taken()}
         self.put_in()
         try:

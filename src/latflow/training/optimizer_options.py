@@ -153,7 +153,7 @@ class AdadeltaOptions(Options):
 
 
 class AdamaxOptions(Options):
-    """Adam with the greatest size of the gradient in the place of its second moment."""
+    """Adam with the greatest size of the gradient instead of its second moment."""
 
     type: Literal["adamax"] = "adamax"
     betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
@@ -270,8 +270,8 @@ ScheduleOptions = Annotated[
 class OutlierOptions(Options):
     """Steps that are far from those before, and what becomes of them.
 
-    Far is so many deviations above the median of the last steps; a deviation is 1.4826
-    times the median distance from it.
+    Far is this many deviations above the median of the last steps; a deviation is
+    1.4826 times the median distance from it.
     """
 
     action: Literal["skip", "clip"] = "skip"
@@ -282,7 +282,7 @@ class OutlierOptions(Options):
     gradient_norm: PositiveFloat | None = 10.0
     """Deviations above which the length of the gradient is far; null for any length."""
     history: Annotated[int, Field(ge=4, le=10000)] = 100
-    """Steps that are looked back at; before so many, none is an outlier."""
+    """Steps that are looked back at; before this many, none is an outlier."""
 
     @model_validator(mode="after")
     def _check_measures(self) -> Self:

@@ -43,7 +43,7 @@ from latflow.training.optimizer_options import (
 from latflow.training.options import TrainingOptions
 from latflow.user_code import load_object
 
-_NOISE = -2  # in the place of a rank
+_NOISE = -2  # instead of a rank
 _DECAY = 0.55  # of the variance of gradient noise, Neelakantan et al. 2015
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "adam": optim.Adam,

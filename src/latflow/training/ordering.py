@@ -122,7 +122,7 @@ def _pooled(
     pool: int,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Return an order of taken sequences, random within pools of so many utterances."""
+    """Return an order of taken sequences, random within pools of utterances."""
     num_utterances = len(begin) - 1
     drawn = np.empty(num_utterances, np.int64)
     drawn[generator.permutation(num_utterances)] = np.arange(num_utterances)

@@ -26,7 +26,7 @@ from typing import Any
 
 from latflow.errors import UserError
 
-NAME = "srun"  # what is named in the place of hosts
+NAME = "srun"  # what is named in place of hosts
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 

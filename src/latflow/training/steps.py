@@ -49,7 +49,7 @@ from latflow.training.progress import Clock
 LOSS = "loss"
 CHECKPOINT, STOP = "checkpoint", "stop"  # requests of ranks, added up like the rest
 _NAMED = 8  # utterances in a message
-_CONSTRAIN = -1  # in the place of a rank, for the draw of a step
+_CONSTRAIN = -1  # instead of a rank, for the draw of a step
 _FIXED = (FRAMES, LOSS, CHECKPOINT, STOP)
 
 

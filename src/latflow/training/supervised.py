@@ -10,7 +10,7 @@ In a batch of a network that sees context, chunks are filled up to the longest o
 the frames that follow: nothing is padded, and nothing has to be masked. These frames
 are not counted, but are part of the statistics of batch normalization.
 
-Where an epoch is *shifted*, all features come so many frames later, against the same
+Where an epoch is *shifted*, all features come this many frames later, against the same
 supervision: 0, 1, -1, 0, ... frames for a subsampling of 3, so that on average none are
 (Kaldi `nnet3/nnet-chain-example.cc`, `ShiftChainExampleTimes`).
 

@@ -74,7 +74,7 @@ class NetworkJob(Job):
     """Folder of the system that made the alignments; None for `source_dir`."""
     labels: Path | None = None
     """Label stores of the training split, by the names of their targets, that outputs
-    learn in the place of what alignments tell."""
+    learn instead of what alignments tell."""
     dev_labels: Path | None = None
     """Those of the dev split."""
     graphs_dir: Path | None = None

@@ -14,7 +14,7 @@ from latflow.errors import UserError
 from latflow.workflow.experiment import json_schema
 
 _WIDTH = 88
-_ANY = "<name>"  # in the place of a name that the recipe gives
+_ANY = "<name>"  # instead of a name that the recipe gives
 
 
 def document() -> str:

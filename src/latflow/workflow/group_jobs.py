@@ -28,7 +28,7 @@ def tell_reasons() -> None:
         _LOG_ERROR(group, msg, **known)
 
     def rule(group: Any) -> SimpleNamespace:
-        """Return what stands in the place of a rule in messages."""
+        """Return what stands in place of a rule in messages."""
         return SimpleNamespace(name=f"group {group.groupid}")
 
     setattr(GroupJob, "log_error", log_error)  # noqa: B010 - Snakemake's own

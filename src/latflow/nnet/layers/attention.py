@@ -28,7 +28,7 @@ class AttentionOptions(Options):
     look_back: Annotated[int, Field(ge=-1)] = -1
     """earlier frames attended to; -1: all"""
     chunk: NonNegativeInt = 0
-    """frames of a chunk, which see each other, in the place of `look_ahead` and
+    """frames of a chunk, which see each other, instead of `look_ahead` and
     `look_back`; 0: none"""
     left_chunks: Annotated[int, Field(ge=-1)] = -1
     """earlier chunks that the frames of a chunk see too; -1: all"""

@@ -233,7 +233,7 @@ class SliceOptions(Options):
     size: PositiveInt | None = None
     """numbers taken; null for all from `begin` on"""
     features: str | None = None
-    """in the place of begin and size: one of the features side by side, by its name"""
+    """instead of begin and size: one of the features side by side, by its name"""
 
 
 class Slice(Layer):

@@ -203,7 +203,7 @@ class PcenOptions(Options):
 
 
 class Pcen(Layer):
-    """Per-channel energy normalization, in the place of the logarithm.
+    """Per-channel energy normalization, instead of the logarithm.
 
     With M the running mean of the energies E of a filter,
     y = (E / (M + 1e-6)^alpha + delta)^r - delta^r: quick changes remain, levels and
