@@ -33,8 +33,8 @@ _CONVOLUTION_STRIDES = (1, 2, 2, 1)
 # Speech goes on until its probability is this much below the threshold that began it.
 _HYSTERESIS = 0.15
 # Sound that is this many times the power of the quiet before it, of a muted microphone
-# or a gate, is another scene: what the network remembers does not reach over that, and of
-# the quiet little is taken in, just as much as a soft first consonant lasts.
+# or a gate, is another scene: what the network remembers does not reach over that, and
+# of the quiet little is taken in, just as much as a soft first consonant lasts.
 _QUIET = 1000.0  # 30 dB
 _LEAST_PADDING = 4  # windows
 _ONSET = 100.0  # 20 dB, within the last windows

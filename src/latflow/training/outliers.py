@@ -3,8 +3,9 @@
 A step is an outlier if its loss (per frame) or the length of its gradient is more than
 this many deviations above the median of the last steps. The deviation is 1.4826 times
 the median distance from the median, that is the standard deviation where values are
-normal, and does not grow with the outliers themselves; a change that stays is usual after half
-of the history. (RETURNN: outlier detection, AdaSecant's by mean and variance.)
+normal, and does not grow with the outliers themselves; a change that stays is usual
+after half of the history. (RETURNN: outlier detection, AdaSecant's by mean and
+variance.)
 
 All ranks see the same sums, and judge alike.
 """
