@@ -20,6 +20,7 @@ from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import stage
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
+from latflow.workflow.reasons import name_changes
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.sets import simulation_files
@@ -63,6 +64,7 @@ elif workflow.is_main_process:
 
 handle_signals()
 tell_reasons()
+name_changes()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)
