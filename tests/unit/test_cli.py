@@ -76,7 +76,7 @@ def test_run_gives_overrides_and_settings_to_snakemake_as_one(monkeypatch):
     main(
         [
             *("run", "-o", "gmm.a=1", "demo", "gmm_mono", "-o", "seed=3", "-n"),
-            *("--config", "x=1", "y=2", "--cores", "2", "-o", "gmm.b=z"),
+            *("--config", "corpora=c", "lang={}", "--cores", "2", "-o", "gmm.b=z"),
         ]
     )
     assert given[1:8] == [
@@ -88,7 +88,7 @@ def test_run_gives_overrides_and_settings_to_snakemake_as_one(monkeypatch):
         "2",
         "--config",
     ]
-    settings = ["x=1", "y=2", 'gmm={"a": "1"}', "seed=3", 'gmm={"b": "z"}']
+    settings = ["corpora=c", "lang={}", 'gmm={"a": "1"}', "seed=3", 'gmm={"b": "z"}']
     assert given[8:13] == settings
 
 

@@ -200,8 +200,19 @@ def test_all_of_several_config_options_count(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text("experiment: a\n")
     run = []
     monkeypatch.setattr(os, "execv", lambda _, command: run.extend(command))
-    main(["run", "gmm", "--config", "seed=1", "-n", "--config", "x=2", "y=3"])
-    assert run[3:9] == ["gmm", "-n", "--config", "seed=1", "x=2", "y=3"]
+    main(
+        [
+            "run",
+            "gmm",
+            "--config",
+            "seed=1",
+            "-n",
+            "--config",
+            "corpora=c",
+            "experiment=b",
+        ]
+    )
+    assert run[3:9] == ["gmm", "-n", "--config", "seed=1", "corpora=c", "experiment=b"]
 
 
 @pytest.mark.parametrize(

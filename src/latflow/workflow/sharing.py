@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from snakemake import api  # noqa: F401 - first, for its modules import each other
 from snakemake.dag import DAG
 from snakemake.logging import logger
 from snakemake.settings.enums import RerunTrigger
