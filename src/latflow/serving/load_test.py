@@ -23,10 +23,12 @@ import soundfile
 
 from latflow.corpus.audio import can_resample
 from latflow.corpus.audio_backend import Sound
+from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import at_rate, load_samples, read_cuts, text_of
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
+from latflow.files import read_lines
 from latflow.serving.clients import ClientError, Connection, Server, server_of
 from latflow.serving.load_report import Exchange, LoadReport, summarize
 from latflow.serving.options import LoadOptions
@@ -63,8 +65,9 @@ def read_audio(
     """Read what clients are to send, into memory.
 
     Args:
-        paths: audio files, Kaldi data directories, folders with a `cuts.jsonl.gz`, or
-            such manifests.
+        paths: audio files, folders of them, Kaldi data directories, folders with a
+            `cuts.jsonl.gz`, or such manifests. Beside an audio file its transcript may
+            stand, `.txt` or `.lab`.
         limit: greatest number of utterances, the first ones.
         sample_rate: rate that all are resampled to; None leaves each its own.
 
@@ -85,7 +88,7 @@ def _read(path: Path, sample_rate: int | None) -> Iterator[Utterance]:
         yield from _of_cuts(path, sample_rate)
     elif (path / "cuts.jsonl.gz").is_file():
         yield from _of_cuts(path / "cuts.jsonl.gz", sample_rate)
-    elif path.is_dir():
+    elif (path / "wav.scp").is_file():
         with tempfile.TemporaryDirectory(prefix="latflow-load-") as folder:
             import_kaldi_dir(
                 path,
@@ -94,6 +97,9 @@ def _read(path: Path, sample_rate: int | None) -> Iterator[Utterance]:
                 max_skipped_fraction=0.0,
             )
             yield from _of_cuts(Path(folder, "corpus/cuts.jsonl.gz"), sample_rate)
+    elif path.is_dir():
+        for file in sorted(p for p in path.rglob("*") if is_audio_name(p.name)):
+            yield _of_file(file, sample_rate)
     else:
         yield _of_file(path, sample_rate)
 
@@ -129,7 +135,15 @@ def _of_file(path: Path, sample_rate: int | None) -> Utterance:
 
         mono = Resample(rate, sample_rate)(mono[None], rate)[0]
         rate = sample_rate
-    return Utterance(str(path), _pcm(np.asarray(mono)), rate)
+    return Utterance(str(path), _pcm(np.asarray(mono)), rate, _words_beside(path))
+
+
+def _words_beside(path: Path) -> tuple[str, ...] | None:
+    """Return the words of the transcript beside an audio file; None without one."""
+    for suffix in (".txt", ".lab"):
+        if (text := path.with_suffix(suffix)).is_file():
+            return tuple(w for _, line in read_lines(text) for w in line.split())
+    return None
 
 
 def _pcm(samples: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -310,6 +311,21 @@ def test_audio_files_keep_their_samples(wave):
     (found,) = read_audio([wave[0]], limit=10, sample_rate=16000)
     assert found.sample_rate == 16000
     assert abs(len(found.samples) - 16000) < 10
+
+
+def test_folders_of_audio_bring_transcripts_where_there_are_some(wave, tmp_path):
+    folder = tmp_path / "audio/deeper"
+    folder.mkdir(parents=True)
+    for name in ("b.wav", "a.wav"):
+        soundfile.write(folder / name, wave[1], RATE)
+    (folder / "b.txt").write_text("one two\n")
+    (folder / "notes.md").write_text("no audio")
+    found = read_audio([tmp_path / "audio"], limit=10)
+    assert [Path(one.name).name for one in found] == ["a.wav", "b.wav"]
+    assert [one.words for one in found] == [None, ("one", "two")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no utterance to send"):
+        read_audio([tmp_path / "empty"], limit=10)
 
 
 def test_kaldi_directories_bring_transcripts(wave, tmp_path):
