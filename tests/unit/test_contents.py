@@ -1,7 +1,10 @@
 """Digests of contents, kept by size, time and inode."""
 
+import gzip
+import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,15 @@ def test_a_damaged_file_of_digests_is_made_again(file, kept, rest):
     kept.write_bytes(rest)
     assert digest(file, kept) == before
     assert len(kept.read_bytes()) > 20
+
+
+def test_two_that_save_keep_what_both_have_read(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, (1e9, 1e9))
+    kept = tmp_path / "kept.json.gz"
+    for name, contents in (("a", Contents(kept)), ("b", Contents(kept))):
+        contents(tmp_path / name, (tmp_path / name).stat())
+        contents.save()
+    found = json.loads(gzip.decompress(kept.read_bytes()))
+    assert {Path(name).name for name in found} == {"a", "b"}

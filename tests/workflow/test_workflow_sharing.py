@@ -25,7 +25,9 @@ rule prepare:
     output: f"{RESULTS}/corpus/cuts"
     log: f"{RESULTS}/logs/prepare/corpus.log"
     params: max_skipped_fraction=lambda wildcards, output: config.get("limit", 0.5)
-    shell: "echo prepare >> ran; echo log > {log}; cp text {output}"
+    shell:
+        "echo prepare >> ran; echo log > {log}; test ! -e edit || cp edit text;"
+        "cp text {output}"
 
 rule train:
     input: f"{RESULTS}/corpus/cuts"
@@ -128,6 +130,17 @@ def test_other_contents_run_all(folder):
     assert "prepare" in folder.run("two")
     (folder.path / "text").write_text("yes no\n")
     assert folder.run("three") == ["report", "results/three"]
+
+
+def test_what_is_made_while_an_input_changes_is_not_kept(folder):
+    text = folder.path / "text"
+    text.write_text("maybe\n")
+    (folder.path / "edit").write_text("edited\n")  # as someone does during the run
+    assert folder.run("two")[0] == "prepare"
+    (folder.path / "edit").unlink()
+    text.write_text("maybe\n")
+    assert folder.run("three")[0] == "prepare"
+    assert (folder.path / "results/three/score/wer.txt").read_text() == "maybe\n"
 
 
 def test_what_is_forced_runs_with_all_that_follows(folder):

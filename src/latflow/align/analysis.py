@@ -51,7 +51,9 @@ class AlignmentAnalysis:
             samples: its signal, float[N]; None where it can't be read.
             sample_rate: of the signal, Hz.
         """
-        spoken = [(p.phone, math.log(p.end - p.start)) for p in timed.spoken]
+        # A phone at the very end may be cut off where the recording ends.
+        lengths = [(p.phone, p.end - p.start) for p in timed.spoken]
+        spoken = [(phone, math.log(time)) for phone, time in lengths if time > 0]
         for phone, duration in spoken:
             sums = self._sums.setdefault(phone, np.zeros(3))
             sums += (1.0, duration, duration**2)
@@ -126,6 +128,8 @@ def _overall(phones: Sequence[TimedPhone]) -> float | None:
     if not phones or any(phone.score is None for phone in phones):
         return None
     lengths = [phone.end - phone.start for phone in phones]
+    if sum(lengths) <= 0:
+        return None
     return float(np.average([phone.score or 0.0 for phone in phones], weights=lengths))
 
 

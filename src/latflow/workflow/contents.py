@@ -29,11 +29,7 @@ class Contents:
     def __init__(self, path: Path = _KEPT) -> None:
         self._path = path
         self._is_new = False
-        self._kept: dict[str, list] = {}
-        try:
-            self._kept = json.loads(gzip.decompress(path.read_bytes()))
-        except (OSError, ValueError, EOFError, zlib.error):
-            return
+        self._kept = self._load()
 
     def __call__(self, path: Path, facts: os.stat_result) -> str:
         """Return the digest of a file.
@@ -56,10 +52,19 @@ class Contents:
             self._is_new = True
         return found
 
+    def _load(self) -> dict[str, list]:
+        """Return the digests that are kept; none where they can't be read."""
+        try:
+            return dict(json.loads(gzip.decompress(self._path.read_bytes())))
+        except (OSError, ValueError, TypeError, EOFError, zlib.error):
+            return {}
+
     def save(self) -> None:
         """Keep new digests for the next run; where that may not be, do without."""
         if not (self._is_new and self._path.parent.is_dir()):
             return
+        # Others of this process, or of a run beside it, have kept theirs meanwhile.
+        self._kept = {**self._load(), **self._kept}
         packed = gzip.compress(json.dumps(self._kept).encode(), compresslevel=1)
         try:
             with atomic_output(self._path) as temporary:

@@ -55,6 +55,7 @@ class SharedResults:
         self._days = options.days
         self._contents = Contents()
         self._keys: dict[Any, str | None] = {}
+        self._planned: dict[Any, str | None] = {}  # keys before jobs ran
         self._owners: dict[Path, set[Any]] = {}
         self._is_refused = False
 
@@ -78,6 +79,10 @@ class SharedResults:
                 found[job] = entry
         self._contents.save()
         return found
+
+    def begin(self) -> None:
+        """Forget keys before jobs run: what is there now may be others' then."""
+        self._planned, self._keys = self._keys, {}
 
     def take(self, job: Any, entry: Entry, dag: Any) -> None:
         """Put results where a job would have written them.
@@ -106,10 +111,13 @@ class SharedResults:
     def keep(self, job: Any, dag: Any) -> None:
         """Keep what a job has written; where that can't be, say so once.
 
-        What Snakemake removes after its use isn't kept.
+        What Snakemake removes after its use isn't kept, nor what was made while an
+        input changed: of which contents isn't known.
         """
         key = self.key(job, dag)
         if key is None or self._is_refused or job.temp_output:
+            return
+        if self._planned.get(job) not in (None, key):
             return
         entry = Entry(
             rule=job.rule.name,
@@ -178,8 +186,9 @@ class SharedResults:
     def _input(self, path: Any, producer: Any, dag: Any) -> str | None:
         """Return what an input of a job is known by; None if it is not there yet."""
         key = self.key(producer, dag) if producer is not None else None
-        if key is not None:
-            return key
+        is_inside = Path(path).is_relative_to(self._results)
+        if key is not None or (producer is not None and is_inside):
+            return key  # what is there without a key may be made of something else
         if path.is_ancient and producer is None:
             return ""  # what counts of it is among the params
         try:
@@ -270,8 +279,15 @@ async def _take_all(dag: Any, shared: SharedResults) -> None:
     taken = _leave_out(dag, found)
     for job in dag.needrun_jobs():
         shared.make_room(job, dag)
-    if not taken:
-        return
+    if taken:
+        await _put_in_place(dag, shared, {job: found[job] for job in taken})
+    shared.begin()
+
+
+async def _put_in_place(
+    dag: Any, shared: SharedResults, taken: dict[Any, Entry]
+) -> None:
+    """Put results where their jobs would have, with the records of these."""
     dag.update_jobids()  # a shell command may have its job's
     cache, records = dag.workflow.iocache, dag.workflow.persistence
     # If this run is killed the next one must not take half of a result for all of it;
@@ -280,9 +296,9 @@ async def _take_all(dag: Any, shared: SharedResults) -> None:
         if any([await path.exists() for path in job.output]):
             records.started(job)
     try:
-        for job in taken:
+        for job, entry in taken.items():
             records.started(job)
-            shared.take(job, found[job], dag)
+            shared.take(job, entry, dag)
     except OSError as error:
         raise WorkflowError(
             f"error: {shared.place}: results can't be taken: {error} - run again, or "

@@ -66,6 +66,21 @@ def test_what_is_not_known_is_empty(tmp_path):
     assert [row[name] for name in COLUMNS[4:]] == ["", "", "", ""]
 
 
+def test_a_phone_without_length_is_left_out(tmp_path):
+    analysis = AlignmentAnalysis(tmp_path / "scratch")
+    for name, length in (("a", 0.1), ("b", 0.2)):
+        timed = utterance(("AH", 0.0, length, -1.0), ("T", length, length, -3.0))
+        analysis.add((name, 0.0, length, "ann"), timed, None, RATE)
+    timed = utterance(("T", 0.3, 0.3, -3.0))
+    analysis.add(("c", 0.0, 0.3, "ann"), timed, None, RATE)
+    analysis.write(tmp_path / "a.csv")
+    found, _ = table(tmp_path / "a.csv")
+    assert float(found["a"]["overall_log_likelihood"]) == -1.0
+    assert float(found["a"]["phone_duration_deviation"]) > 0
+    assert found["c"]["overall_log_likelihood"] == ""
+    assert found["c"]["phone_duration_deviation"] == ""
+
+
 def test_signal_to_noise():
     timed = utterance(("SIL", 0.0, 0.5, -1.0), ("AH", 0.5, 1.0, -1.0))
     samples = np.full(RATE, 0.01)
