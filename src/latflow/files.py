@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import lzma
+import math
 import os
 import re
 import shutil
@@ -443,3 +444,14 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a number of bytes for people: `12.6 MB`; `unknown` for NaN."""
+    if math.isnan(num_bytes):
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"

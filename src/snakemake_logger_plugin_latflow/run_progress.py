@@ -4,13 +4,13 @@ Snakemake tells each selection, start and end of a job; here a line comes when a
 last job has ended, and for jobs that took long. On a terminal the last line says how
 far the run is and what it does; elsewhere such a line comes once a minute.
 
-The share counts jobs by what their rules usually take (`rule_costs`), on as much speech
-as the jobs that have ended seem to have; of a training that runs, by the share of its
-epochs that its `log.jsonl` tells. The time left is of jobs as they were measured here:
-of a rule by its ended jobs, of a training by how fast its epochs go, of others by how
-long all took beside what is usual. Errors, warnings and
-what else Snakemake says are printed as it would; with `--dry-run`, `--quiet`,
-`--verbose` or `--printshellcmds` everything is.
+The share counts jobs by what they are expected to take, which `latflow plan`'s model
+tells after some seconds (until then there is no share); of a training that runs, by the
+share of its epochs that its `log.jsonl` tells. The time left is of jobs as they were
+measured here: of a rule by its ended jobs, of a training by how fast its epochs go, of
+others by how long all took beside what was expected. Errors, warnings and what else
+Snakemake says are printed as it would; with `--dry-run`, `--quiet`, `--verbose` or
+`--printshellcmds` everything is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import shutil
-import statistics
 import sys
 import threading
 import time
@@ -28,22 +27,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from snakemake_logger_plugin_latflow.refusals import in_one_line
-from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
 #: Variable with the folder of results that `latflow run` is to make.
 RESULTS = "LATFLOW_RESULTS"
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
-# What a training takes follows its epochs and network more than the hours of speech.
+# Their logs tell how far they are.
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
-# Ended rules that tell how much speech there is: seconds an hour each, and how many.
-_LEAST_RATE, _FEWEST = 5.0, 3
+_AT_FIRST = 10.0  # seconds; a shorter run isn't estimated
 LONG = 30.0  # seconds of a job that has a line of its own
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
@@ -85,16 +82,11 @@ class Progress:
     """Jobs of a run, by rule: which run, which have ended, and what is left.
 
     Args:
-        usual: usual seconds of a job of a rule, on so many hours of speech.
         now: seconds of a clock.
     """
 
-    def __init__(
-        self,
-        usual: Callable[[str, float], float] = usual_seconds,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._usual_of = usual
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._expected: Mapping[str, float] | None = None
         self._now = now
         self._begin = now()
         self._left: Counter[str] = Counter()
@@ -111,6 +103,10 @@ class Progress:
         self._left = self._all.copy()
         self._most = 0.0
         self._begin = self._now()
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Take what jobs are expected to take, by rule; if nothing is, all alike."""
+        self._expected = seconds
 
     def start(
         self,
@@ -148,64 +144,57 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Share of the run that is done, 0 to 1, by usual seconds of its jobs."""
+        """Share of the run that is done, 0 to 1, by expected seconds of its jobs."""
         running = 0.0
         for job in self._running.values():
-            usual, share = self._usual(job.rule), job.share()
+            expected, share = self._seconds_of(job.rule), job.share()
             if share is None:
-                running += min(0.9 * usual, self._now() - job.begun)
+                running += min(0.9 * expected, self._now() - job.begun)
             else:
-                running += usual * share
-        done = sum(n * self._usual(rule) for rule, n in self._ended().items())
+                running += expected * share
+        done = sum(n * self._seconds_of(rule) for rule, n in self._ended().items())
         share = (done + running) / self._total if self._total else 1.0
         self._most = max(self._most, min(1.0, share))
         return self._most
 
     @property
     def _total(self) -> float:
-        """Usual seconds of all jobs."""
-        return sum(n * self._usual(rule) for rule, n in self._all.items())
+        """Expected seconds of all jobs."""
+        return sum(n * self._seconds_of(rule) for rule, n in self._all.items())
 
     def state(self) -> str:
         """Return how far the run is, the time left, and the jobs that are running."""
+        running = [self._tell(job) for job in self._running.values() if job.what]
+        what = "  | " + "; ".join(running) if running else ""
+        if self._expected is None:
+            return f"{self._ended().total()} of {self._all.total()} jobs done{what}"
         share = self.share
         parts = [f"{self._percent()} done"]
-        before = sum(self._usual(rule) * part for rule, part in self._before.values())
+        before = sum(
+            self._seconds_of(rule) * part for rule, part in self._before.values()
+        )
         ours = share - before / self._total if self._total else 0.0
         # At first, one job tells too little of how fast this machine is.
         if ours > 0.03 and share < 1:
             parts.append(f"about {clock(self._left_seconds())} left")
-        running = [self._tell(job) for job in self._running.values() if job.what]
-        return ", ".join(parts) + ("  | " + "; ".join(running) if running else "")
+        return ", ".join(parts) + what
 
     def _ended(self) -> Counter[str]:
         """Return how many jobs of each rule have ended."""
         return self._all - self._left
 
-    def _usual(self, rule: str) -> float:
-        """Return usual seconds of a job, on the speech that there seems to be."""
-        hours = self._hours
-        return self._usual_of(rule, max(1.0, hours) if rule in _TRAININGS else hours)
-
-    @property
-    def _hours(self) -> float:
-        """Hours of speech by which the ended jobs took usual seconds; 1 at first."""
-        found = []
-        for rule, number in self._ended().items():
-            start, rate = self._usual_of(rule, 0.0), self._usual_of(rule, 1.0)
-            if (rate := rate - start) >= _LEAST_RATE:
-                seconds = self._seconds.get(rule, 0.0) / number
-                found.append(max(0.0, seconds - start) / rate)
-        return statistics.median(found) if len(found) >= _FEWEST else 1.0
+    def _seconds_of(self, rule: str) -> float:
+        """Return the expected seconds of a job; 0 of targets, which do nothing."""
+        return self._expected.get(rule, 0.0) if self._expected else 1.0
 
     def _left_seconds(self) -> float:
         """Return the seconds that are left, with as many jobs at a time as so far."""
         now, ended = self._now(), self._ended()
         measured = dict(self._seconds)
-        usual = {rule: n * self._usual(rule) for rule, n in ended.items()}
+        expected = {rule: n * self._seconds_of(rule) for rule, n in ended.items()}
         left = 0.0
         waiting = self._left.copy()
-        unknown = 0.0  # usual seconds of running jobs of which nothing is measured
+        unknown = 0.0  # expected seconds of running jobs of which nothing is measured
         for number, job in self._running.items():
             waiting[job.rule] -= 1
             elapsed, share = now - job.begun, job.share()
@@ -213,22 +202,22 @@ class Progress:
             if share is not None and share > before:
                 left += elapsed * (1 - share) / (share - before)
                 measured[job.rule] = measured.get(job.rule, 0.0) + elapsed
-                part = self._usual(job.rule) * (share - before)
-                usual[job.rule] = usual.get(job.rule, 0.0) + part
+                part = self._seconds_of(job.rule) * (share - before)
+                expected[job.rule] = expected.get(job.rule, 0.0) + part
             elif ended[job.rule]:
                 mean = self._seconds[job.rule] / ended[job.rule]
                 left += max(0.1 * mean, mean - elapsed)
             else:
-                whole = self._usual(job.rule)
+                whole = self._seconds_of(job.rule)
                 unknown += max(0.1 * whole, whole - elapsed)
-        whole = sum(usual.values())
+        whole = sum(expected.values())
         pace = sum(measured.values()) / whole if whole else 1.0
         left += pace * unknown
         for rule, number in waiting.items():
             if ended[rule]:
                 left += number * self._seconds[rule] / ended[rule]
             else:
-                left += number * pace * self._usual(rule)
+                left += number * pace * self._seconds_of(rule)
         spent = sum(self._seconds.values())
         spent += sum(now - job.begun for job in self._running.values())
         at_a_time = spent / max(now - self._begin, 1e-9)
@@ -242,6 +231,8 @@ class Progress:
 
     def _percent(self) -> str:
         is_over = sum(self._left.values()) <= 0
+        if self._expected is None and not is_over:
+            return ""
         return "100%" if is_over else f"{min(99.0, 100 * self.share):.0f}%"
 
 
@@ -285,8 +276,23 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+class Estimate(Protocol):
+    """Estimates what the jobs of a run take, as `latflow.workflow.cost_estimate`."""
+
+    def __call__(self) -> Mapping[str, Any] | None:
+        """Return `seconds` by rule, `disk` in bytes, and a `warning`; None without."""
+        ...
+
+    def stop(self) -> None:
+        """Give up."""
+        ...
+
+
 class LogHandler(LogHandlerBase):
     """Prints a run's progress; see the module."""
+
+    #: What the Snakefile sets when a run begins.
+    estimate: ClassVar[Estimate | None] = None
 
     def __post_init__(self) -> None:
         """Take Snakemake's own handler for what is printed as it would."""
@@ -317,7 +323,7 @@ class LogHandler(LogHandlerBase):
         self._screen = threading.RLock()  # also of the thread that shows the state
         self._shown = 0  # characters of the state that stands on the terminal
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print what a record of Snakemake means for the one who waits."""
@@ -365,8 +371,10 @@ class LogHandler(LogHandlerBase):
     def close(self) -> None:
         """Leave the terminal as a line of its own."""
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self.estimate is not None:
+            self.estimate.stop()
+        for thread in self._threads:
+            thread.join()
         with self._screen:
             self._clear()
         super().close()
@@ -426,9 +434,26 @@ class LogHandler(LogHandlerBase):
                     self._print(line)
 
     def _start_showing(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._show, daemon=True)
-            self._thread.start()
+        if self._threads:
+            return
+        for work in (self._show, self._expect):
+            self._threads.append(threading.Thread(target=work, daemon=True))
+            self._threads[-1].start()
+
+    def _expect(self) -> None:
+        """Have a run that goes on for a while estimated, and say what it will take."""
+        if self._over.wait(_AT_FIRST):
+            return
+        told = self.estimate() if self.estimate is not None else None
+        with self._screen:
+            self._progress.expect(told["seconds"] if told else {})
+            if told is None or self._over.is_set():
+                return
+            from latflow.files import size_text
+
+            self._print(f"      about {size_text(told['disk'])} will be written")
+            if told["warning"]:
+                self._print(f"warning: {told['warning']}")
 
     def _show(self) -> None:
         """Show the state until the run is over."""

@@ -2,6 +2,7 @@
 
 from snakemake.persistence import ParamsChange
 
+from latflow.workflow.contents import Listings
 from latflow.workflow.reasons import describe, name_changes
 
 
@@ -30,6 +31,23 @@ def test_digests_tell_what_they_are_of():
     assert said([before], [now]) == "code that latflow.gmm.train.train_mono reaches"
     one, two = "/data/a 0123456789ab /data/b 0123456789ab", "/data/a 0123456789ab"
     assert said([one], [f"{two} /data/b ba9876543210"]) == "files below /data/b"
+
+
+def test_the_files_of_a_folder_that_differ_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".snakemake").mkdir()
+    before, now = "0123456789abcdef", "fedcba9876543210"
+    files = {f"{i}.wav": "44 1" for i in range(9)}
+    Listings().keep("/data/a", before, files | {"a.txt": "x", "gone.txt": "y"})
+    Listings().keep("/data/a", now, files | {"a.txt": "z", "new.wav": "44 2"})
+    line = said([f"/data/a {before}"], [f"/data/a {now}"])
+    assert line == "files below /data/a (a.txt, gone.txt, new.wav)"
+    Listings().keep("/data/a", "0" * 16, dict.fromkeys(files, "44 3"))
+    line = said([f"/data/a {now}"], [f"/data/a {'0' * 16}"])
+    assert line == "files below /data/a (0.wav, 1.wav, 2.wav and 8 more)"
+    for digest in ("1" * 16, "2" * 16):  # old listings are forgotten
+        Listings().keep("/data/a", digest, files)
+    assert said([f"/data/a {now}"], [f"/data/a {'0' * 16}"]) == "files below /data/a"
 
 
 def test_much_is_cut_short():

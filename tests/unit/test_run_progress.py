@@ -1,12 +1,15 @@
 """What is seen of a run: ended stages, share done, time left; errors in full."""
 
 import os
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
+from latflow.report.expected_costs import expected_costs
+from latflow.workflow.settings import read_config
 from snakemake_logger_plugin_latflow.run_progress import (
     Progress,
     clock,
@@ -60,19 +63,20 @@ class Clock:
 def progress():
     clock = Clock()
     costs = {"train": 100.0, "score": 10.0, "all": 0.0}
-    found = Progress(lambda rule, hours: costs[rule], clock)
+    found = Progress(clock)
+    found.expect(costs)
     found.clock = clock
     found.plan({"train": 1, "score": 10, "all": 1, "total": 12})
     return found
 
 
-def test_share_and_time_left_weigh_jobs_by_what_their_rules_usually_take(progress):
+def test_share_and_time_left_weigh_jobs_by_what_they_are_expected_to_take(progress):
     progress.start(1, "train", "Train mono")
     progress.clock.time = 50.0
-    assert progress.share == 0.25  # 50 of 200 usual seconds
+    assert progress.share == 0.25  # 50 of 200 expected seconds
     said = progress.state()
     assert said == "25% done, about 2 min left  | Train mono (50 s)"
-    progress.clock.time = 400.0  # four times as slow as usual
+    progress.clock.time = 400.0  # four times as slow as expected
     assert progress.share == pytest.approx(0.45)
     assert progress.end(1) == " 50%  Train mono (7 min)"
     assert "about 7 min left" in progress.state()
@@ -81,9 +85,9 @@ def test_share_and_time_left_weigh_jobs_by_what_their_rules_usually_take(progres
 def test_a_training_counts_by_its_share_of_epochs(progress):
     told = {"share": 0.4}  # an earlier run has made so much
     progress.start(1, "train", "Train net", lambda: told["share"])
-    progress.clock.time = 600.0  # six times its usual time
+    progress.clock.time = 600.0  # six times its expected time
     told["share"] = 0.8
-    assert progress.share == pytest.approx(0.4)  # 80 of 200 usual seconds
+    assert progress.share == pytest.approx(0.4)  # 80 of 200 expected seconds
     # 40 of them took 600 s, 120 are left.
     said = progress.state()
     assert said == "40% done, about 30 min left  | Train net (10 min, 80%)"
@@ -96,7 +100,7 @@ def test_the_share_never_goes_back(progress):
     progress.start(1, "train", "Train net", lambda: told["share"])
     progress.clock.time = 80.0
     assert progress.share == pytest.approx(0.4)
-    told["share"] = 0.1  # slower than usual, as the training tells by now
+    told["share"] = 0.1  # slower than expected, as the training tells by now
     assert progress.share == pytest.approx(0.4)
     progress.start(1, "train", "Train net")  # again, after a failure
     assert progress.share == pytest.approx(0.4)
@@ -107,7 +111,11 @@ def test_the_share_never_goes_back(progress):
 def test_time_left_is_of_jobs_as_they_were_measured():
     """Little speech: decoding takes seconds, not minutes; one training takes it all."""
     clock = Clock()
-    found = Progress(now=clock)
+    found = Progress(clock)
+    found.expect(
+        {"train_mono": 10, "train_deltas": 12, "align_frames": 8, "train_lfmmi": 480}
+        | {"decode_lattices": 8, "sweep_beams": 8}
+    )
     stages = {"train_mono": 5, "train_deltas": 6, "align_frames": 4}
     waiting = {"train_lfmmi": 1, "decode_lattices": 4, "sweep_beams": 1}
     found.plan(dict.fromkeys(stages, 1) | waiting)
@@ -172,10 +180,33 @@ def test_times_are_said_as_people_say_them():
     assert [clock(s) for s in (3.2, 150, 7200)] == ["3 s", "2 min", "2.0 h"]
 
 
-def test_usual_seconds_grow_with_the_speech():
-    assert usual_seconds("train_sat", 10) > usual_seconds("train_sat", 1)
-    assert usual_seconds("make_lm", 10) == usual_seconds("make_lm", 0)
-    assert usual_seconds("a rule of tomorrow") > 0
+def test_there_is_no_share_before_jobs_are_estimated():
+    found = Progress(Clock())
+    found.plan({"train": 1, "score": 3, "total": 4})
+    found.start(1, "score", "Score")
+    assert found.state() == "0 of 4 jobs done  | Score (0 s)"
+    found.end(1)
+    found.expect({})  # no estimate could be made
+    assert found.state().startswith("25% done")
+
+
+def test_what_a_run_is_expected_to_take_is_what_the_plan_says(
+    repository, tmp_path, monkeypatch
+):
+    config = read_config(repository / "config/config.yaml")
+    monkeypatch.chdir(tmp_path)
+    job = {
+        **{"number": 0, "rule": "make_lang", "name": "lang", "wildcards": {}},
+        **{"inputs": [], "outputs": ["results/demo/lang/L.fst"], "params": {}},
+        **{"threads": 1, "gpu": 0, "needs": []},
+    }
+    run = {"jobs": [job], "config": config, "cores": 2}
+    told = expected_costs(run)
+    assert 0 < told["seconds"]["make_lang"] < 600
+    assert told["disk"] > 0
+    assert not told["warning"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    assert "10 B are free" in expected_costs(run)["warning"]
 
 
 @pytest.mark.slow

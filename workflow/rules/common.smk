@@ -18,6 +18,7 @@ from latflow.workflow.group_jobs import tell_reasons
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import stage
+from latflow.workflow.cost_estimate import CostEstimate
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.reasons import name_changes
@@ -28,7 +29,7 @@ from latflow.workflow.settings import check_keys, keep_config, nested_values
 from latflow.workflow.sharing import share_results
 from latflow.workflow.signals import handle_signals
 from snakemake.utils import update_config
-from snakemake_logger_plugin_latflow import refusals
+from snakemake_logger_plugin_latflow import LogHandler, refusals
 
 if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
     os.environ.update(PYTHONPATH=str(search_path()))
@@ -102,6 +103,8 @@ onstart:
         logger.info(f"Removed {len(leftovers)} outputs that killed jobs left.")
     if workflow.local_exec:
         fork_server.start()
+    cores = workflow.resource_settings.cores or os.cpu_count()
+    LogHandler.estimate = CostEstimate(workflow.dag, config, cores)
 
 
 onsuccess:

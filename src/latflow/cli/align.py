@@ -113,7 +113,7 @@ def _align(arguments: Arguments) -> int:
         raise UserError(f"--cores {arguments.cores}: it begins at 1")
     out = Path(os.path.abspath(arguments.out))
     g2p = g2p_settings(arguments.g2p)
-    source, findings, survey = _surveyed(arguments, _lang_options(g2p), out)
+    source, findings, survey = _surveyed(arguments, _lang_options(g2p))
     sys.stdout.write(f"{render(findings)}\n")
     if any(finding.severity == "error" for finding in findings):
         sys.stdout.write("mend the errors, then run the command again\n")
@@ -235,7 +235,7 @@ def _check_package(model: str | None, *, adapts: bool) -> None:
 
 
 def _surveyed(
-    arguments: Arguments, lang: LangOptions, out: Path
+    arguments: Arguments, lang: LangOptions
 ) -> tuple[dict[str, Any], list[Any], Any]:
     """Return the source of a corpus, findings about it, and what was counted."""
     from latflow.workflow.aligning import survey_corpus
@@ -251,7 +251,6 @@ def _surveyed(
     findings, survey = survey_corpus(
         source,
         arguments.lexicon,
-        out,
         lang,
         max_skipped_fraction=arguments.max_skipped,
     )
@@ -343,7 +342,7 @@ def _validate(arguments: Arguments) -> int:
     from latflow.workflow.doctor import render
 
     lang = _lang_options(g2p_settings(arguments.g2p))
-    source, findings, survey = _surveyed(arguments, lang, Path())
+    source, findings, survey = _surveyed(arguments, lang)
     sys.stdout.write(
         f"{source['type']}: {survey.num_utterances} utterances, "
         f"{survey.seconds / 3600:.2f} hours, {len(survey.speakers)} speakers, "
@@ -367,7 +366,7 @@ def _find_oovs(arguments: Arguments) -> int:
     from latflow.workflow.doctor import render
 
     arguments.max_skipped = 1.0
-    _, findings, survey = _surveyed(arguments, LangOptions(), Path())
+    _, findings, survey = _surveyed(arguments, LangOptions())
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         sys.stderr.write(f"{render(errors)}\n")

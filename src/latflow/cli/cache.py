@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from latflow.cli.commands import Arguments, Group, option
 from latflow.errors import UserError
+from latflow.files import size_text
 
 if TYPE_CHECKING:
     from latflow.workflow.result_cache import ResultCache
@@ -33,11 +34,11 @@ def _list(arguments: Arguments) -> None:
             continue
         total += cache.size(entry)
         day = datetime.fromtimestamp(cache.last_use(key)).strftime("%Y-%m-%d")
-        size = f"{cache.size(entry) / 1e6:.1f} MB"
+        size = size_text(cache.size(entry))
         held = " " if cache.is_held(key, entry) else "*"
         what = f"{entry.experiment}  {entry.rule}"
         sys.stdout.write(f"{key}  {size:>12}{held} {day}  {what}\n")
-    sys.stdout.write(f"{total / 1e6:.1f} MB\n")
+    sys.stdout.write(f"{size_text(total)}\n")
 
 
 @CACHE.command("verify", _FOLDER)
@@ -67,7 +68,7 @@ def _prune(arguments: Arguments) -> None:
     sizes = [size for _, size in cache.prune(arguments.days)]
     left = len(cache.entries())
     sys.stdout.write(
-        f"removed {len(sizes)} results, {sum(sizes) / 1e6:.1f} MB; {left} are left\n"
+        f"removed {len(sizes)} results, {size_text(sum(sizes))}; {left} are left\n"
     )
 
 

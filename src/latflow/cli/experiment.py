@@ -11,6 +11,7 @@ import pydoc
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -26,6 +27,11 @@ from latflow.cli.commands import (
 )
 from latflow.errors import UserError
 from latflow.files import write_text
+
+if TYPE_CHECKING:
+    from latflow.report.schedule import Machines
+    from latflow.workflow.findings import Finding
+    from latflow.workflow.recipe import Recipe
 
 COMMANDS = Group()
 
@@ -174,9 +180,34 @@ def _doctor(arguments: Arguments) -> int:
     """Check an experiment's data before it runs; status 1 where there is an error."""
     from latflow.workflow.doctor import examine_experiment, render
 
-    findings = examine_experiment(read_recipe(arguments))
+    recipe = read_recipe(arguments)
+    findings = examine_experiment(recipe)
+    if not any(finding.severity == "error" for finding in findings):
+        findings.append(_expected_disk(arguments, recipe))
     sys.stdout.write(render(findings) + "\n")
     return int(any(finding.severity == "error" for finding in findings))
+
+
+def _expected_disk(arguments: Arguments, recipe: Recipe) -> Finding:
+    """Compare the disk that `latflow plan` names with what is free."""
+    from latflow.report.plan import expect
+    from latflow.workflow.doctor import examine_disk
+    from latflow.workflow.findings import finding_of
+    from latflow.workflow.job_graph import plan_jobs
+    from latflow.workflow.settings import give_cache
+
+    give_cache()
+    machines = _machines(arguments)
+    try:
+        jobs = plan_jobs(
+            named_experiment(arguments),
+            _nested(arguments),
+            cores=machines.cores,
+            gpus=machines.gpus,
+        )
+        return examine_disk(expect(recipe, jobs, machines).disk, recipe.results)
+    except UserError as error:
+        return finding_of(error)
 
 
 @COMMANDS.command("config", *RECIPE)
@@ -367,25 +398,14 @@ def _plan(arguments: Arguments) -> None:
     """Tell what a run will take: time, memory and disk by rule, and the whole."""
     from latflow.report.cost_figures import all_figures
     from latflow.report.cost_model import CostModel
-    from latflow.report.plan import make_plan, render
-    from latflow.report.schedule import Machines
+    from latflow.report.plan import earlier_runs, make_plan, render
     from latflow.workflow.amounts import split_amounts
     from latflow.workflow.job_graph import plan_jobs
-    from latflow.workflow.machine import capacity
-    from latflow.workflow.settings import (
-        give_cache,
-        nested_setting,
-        recipe_and_targets,
-    )
+    from latflow.workflow.settings import give_cache, recipe_and_targets
 
     give_cache()
-    cores = os.cpu_count() or 1 if arguments.cores is None else arguments.cores
-    gpus = capacity()["gpu"] if arguments.gpus is None else arguments.gpus
-    if min(arguments.nodes, cores) < 1 or gpus < 0:
-        raise UserError("--nodes and --cores begin at 1, --gpus at 0")
-    earlier = sorted(path.parent for path in Path().glob("results/*/benchmarks"))
-    figures = all_figures(arguments.runs or earlier)
-    settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
+    machines = _machines(arguments)
+    figures = all_figures(arguments.runs or earlier_runs())
     words = [word for word in (arguments.recipe, *arguments.targets) if word]
     if not arguments.configfile:
         arguments.recipe, arguments.targets = recipe_and_targets(words)
@@ -396,15 +416,35 @@ def _plan(arguments: Arguments) -> None:
     splits = split_amounts(recipe, hours, utterances)
     jobs = plan_jobs(
         named_experiment(arguments),
-        settings,
+        _nested(arguments),
         arguments.targets,
-        cores=cores,
-        gpus=gpus,
+        cores=machines.cores,
+        gpus=machines.gpus,
     )
-    machines = Machines(arguments.nodes, cores, gpus)
     model = CostModel(figures)
     plan = make_plan(recipe, jobs, model, machines, splits=splits, files=files)
     sys.stdout.write(f"{render(plan, figures)}\n")
+
+
+def _machines(arguments: Arguments) -> Machines:
+    """Return what a run is planned for: this machine, where nothing else is named."""
+    from latflow.report.schedule import Machines
+    from latflow.workflow.machine import capacity
+
+    cores, gpus = getattr(arguments, "cores", None), getattr(arguments, "gpus", None)
+    cores = os.cpu_count() or 1 if cores is None else cores
+    gpus = capacity()["gpu"] if gpus is None else gpus
+    nodes = getattr(arguments, "nodes", 1)
+    if min(nodes, cores) < 1 or gpus < 0:
+        raise UserError("--nodes and --cores begin at 1, --gpus at 0")
+    return Machines(nodes, cores, gpus)
+
+
+def _nested(arguments: Arguments) -> list[str]:
+    """Return the settings of the command line as `snakemake --config` takes them."""
+    from latflow.workflow.settings import nested_setting
+
+    return [*arguments.config, *map(nested_setting, arguments.overrides)]
 
 
 def _numbers(name: str, settings: list[str]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,18 +29,18 @@ def is_audio_name(name: str) -> bool:
     return suffix in AUDIO_SUFFIXES and not name.startswith(".")
 
 
-def transcripts_digest(
+def list_files(
     source: FolderSource, content: Callable[[Path, os.stat_result], str]
-) -> str:
-    """Return a digest that changes when audio or transcripts of the folder do.
+) -> dict[str, str]:
+    """Return the audio and the transcripts of a folder, and what each is known by.
 
-    Transcripts count by their contents, audio, too much to read, by size and time.
+    Transcripts are known by their contents, audio, too much to read, by size and time.
 
     Args:
         source: of the folder.
         content: gives a digest of a file's content.
     """
-    digest = hashlib.sha256()
+    found = {}
     top = Path(os.path.abspath(source.path))
     for folder, names in folders(top):
         for name in names:
@@ -54,8 +54,15 @@ def transcripts_digest(
                 told = f"{facts.st_size} {facts.st_mtime_ns}"
                 if is_text:
                     told = content(path, facts)
-            line = f"{path.relative_to(top)} {told}\n"
-            digest.update(line.encode("utf-8", "surrogateescape"))
+            found[str(path.relative_to(top))] = told
+    return found
+
+
+def digest_of_files(listed: Mapping[str, str]) -> str:
+    """Return a digest that changes when a file of `list_files` does."""
+    digest = hashlib.sha256()
+    for name, told in listed.items():
+        digest.update(f"{name} {told}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 

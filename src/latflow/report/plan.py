@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import numpy as np
 import pandas as pd
 
 from latflow.errors import UserError
 from latflow.features.frame_times import Amount
-from latflow.report.cost_figures import MIB, size_of, work_of
+from latflow.files import size_text
+from latflow.report.cost_figures import MIB, all_figures, size_of, work_of
 from latflow.report.cost_model import (
     Cost,
     CostModel,
@@ -24,12 +25,29 @@ from latflow.report.cost_model import (
 )
 from latflow.report.costs import share_of_split, split_of
 from latflow.report.schedule import Estimate, Machines, Plan
+from latflow.workflow.amounts import split_amounts, synthetic_lexicon
 from latflow.workflow.job_graph import PlannedJob
 from latflow.workflow.network_sizes import NetworkSizes
 from latflow.workflow.recipe import Recipe
 
 _PROCESS_MIB = 400  # of a training, before it has a network
 _SHOWN_SHARE = 0.02  # of the critical path
+
+
+def expect(recipe: Recipe, jobs: Sequence[PlannedJob], machines: Machines) -> Plan:
+    """Predict what jobs take by what earlier runs took, those in results/ too.
+
+    Raises:
+        UserError: hours of speech are not known.
+    """
+    splits = split_amounts(recipe, {}, {})
+    model = CostModel(all_figures(earlier_runs()))
+    return make_plan(recipe, jobs, model, machines, splits=splits, files={})
+
+
+def earlier_runs() -> list[Path]:
+    """Return the results in this folder that there are figures of."""
+    return sorted(path.parent for path in Path().glob("results/*/benchmarks"))
 
 
 def make_plan(
@@ -54,8 +72,13 @@ def make_plan(
     Raises:
         UserError: a file that no job reads.
     """
+    paths = {path for job in jobs for path in (*job.inputs, *job.outputs)}
+    for name in files.keys() - paths - {PurePath(path).name for path in paths}:
+        raise UserError(
+            f"--size {name}: no job reads such a file", remedy="check the name"
+        )
     networks = NetworkSizes(recipe, splits)
-    sizes = _Sizes(jobs, files)
+    sizes = _Sizes(jobs, {**synthetic_lexicon(recipe), **files})
     estimates = []
     for job in _in_order(jobs):
         split = split_of(job.wildcards, job.inputs, splits)
@@ -125,13 +148,6 @@ class _Sizes:
         self._made: dict[int, float] = {}
         self._over_speech: set[int | None] = set()
         self._given = given
-        files = {path for job in jobs for path in (*job.inputs, *job.outputs)}
-        names = files | {PurePath(path).name for path in files}
-        for name in given:
-            if name not in names:
-                raise UserError(
-                    f"--size {name}: no job reads such a file", remedy="check the name"
-                )
 
     def read(self, job: PlannedJob, suffix: str) -> float | None:
         """Return the size of the language data that a job reads; None if not known.
@@ -190,12 +206,11 @@ def render(plan: Plan, figures: pd.DataFrame) -> str:
         if any(e.job.gpu for e, _ in known):
             gpu_hours = sum(e.seconds * e.job.gpu for e, _ in known) / 3600
             lines.append(f"GPU time         {gpu_hours:,.1f} GPU hours")
-        lines.append(
-            f"disk             {_size(np.nansum([c.disk_mib for _, c in known]))}"
-        )
+        lines.append(f"disk             {size_text(plan.disk)}")
         largest, cost = max(known, key=lambda pair: np.nan_to_num(pair[1].memory_mib))
         lines.append(
-            f"largest job      {_named(largest)}: {_size(cost.memory_mib)} of memory"
+            f"largest job      {_named(largest)}: "
+            f"{size_text(MIB * cost.memory_mib)} of memory"
         )
         lines.append(
             f"wall time        {_duration(plan.wall_seconds)} on {machines.nodes} x "
@@ -231,8 +246,8 @@ def _table(plan: Plan) -> list[str]:
             str(len(costs)),
             _range(min(times), max(times)),
             "" if is_gpu else f"{hours:.2f}",
-            _size(max([c.memory_mib for c in costs], key=np.nan_to_num)),
-            _size(sum(c.disk_mib for c in costs)),
+            size_text(MIB * max([c.memory_mib for c in costs], key=np.nan_to_num)),
+            size_text(MIB * sum(c.disk_mib for c in costs)),
             f"{max(c.reach for c in costs):.1f}x",
         ]
         rows.append((sum(times), cells))
@@ -250,8 +265,8 @@ def _trainings(plan: Plan) -> list[str]:
         return []
     lines = [
         f"  {_named(estimate)}: {memory.parameters / 1e6:,.1f} million parameters, "
-        f"{_size(memory.state / MIB)} with gradient and optimizer; at least "
-        f"{_size(memory.batch / MIB)} for the largest batch"
+        f"{size_text(memory.state)} with gradient and optimizer; at least "
+        f"{size_text(memory.batch)} for the largest batch"
         for estimate, memory in found
     ]
     return ["Trainings keep in memory, of the device that they run on:", *lines, ""]
@@ -274,13 +289,6 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _size(mib: float) -> str:
-    """Return a size in the unit that suits it."""
-    if np.isnan(mib):
-        return "unknown"
-    return f"{mib:.0f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
 
 
 def _error(figures: pd.DataFrame) -> str:

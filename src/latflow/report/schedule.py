@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from latflow.report.cost_figures import MIB
 from latflow.report.cost_model import Cost
 from latflow.training.memory import TrainingMemory
 from latflow.workflow.job_graph import PlannedJob
@@ -69,6 +72,11 @@ class Plan:
             key = estimate.job.rule, why
             found[key] = found.get(key, 0) + 1
         return found
+
+    @property
+    def disk(self) -> float:
+        """Bytes that all jobs write, as far as they are known."""
+        return MIB * float(np.nansum([cost.disk_mib for _, cost in self.known]))
 
     @cached_property
     def _remaining(self) -> dict[int, float]:

@@ -59,7 +59,6 @@ def g2p_settings(given: str | None) -> dict[str, Any]:
 def survey_corpus(
     source: Mapping[str, Any],
     lexicon: str | Path,
-    results: Path,
     lang: LangOptions | None = None,
     *,
     max_skipped_fraction: float = 1.0,
@@ -68,7 +67,6 @@ def survey_corpus(
 
     Args:
         source: as from `latflow.workflow.layout.find_source`.
-        results: folder that the experiment will write to.
         lang: how the lexicon is read, and what is added to it.
         max_skipped_fraction: share of the utterances that may be skipped.
 
@@ -80,11 +78,11 @@ def survey_corpus(
     )
     features, lang = FeatureOptions(), lang or LangOptions()
     given = (corpus, lexicon, lang)
-    found = examine_corpus(*given, features, results, max_skipped_fraction)
+    found = examine_corpus(*given, features, max_skipped_fraction)
     rates = found[1].sample_rates
     if len(rates) > 1:  # `align_recipe` resamples to the lowest
         features = features.replace(sample_rate=min(rates))
-        found = examine_corpus(*given, features, results, max_skipped_fraction)
+        found = examine_corpus(*given, features, max_skipped_fraction)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from latflow.corpus import grammar
 from latflow.corpus.options import (
     DevSource,
     HoldOutSource,
@@ -111,6 +112,17 @@ def _hold_out(
     for name, part in (("train", 1 - share), ("dev", share)):
         number = None if count is None else round(part * count)
         amounts.setdefault(name, (part * total, counts.get(name, number)))
+
+
+def synthetic_lexicon(recipe: Recipe) -> dict[str, float]:
+    """Return the size in MiB of the lexicon of synthetic speech, by its path.
+
+    A small part of what its job writes: the rest is text for the language model.
+    """
+    if not isinstance(recipe.options.corpus.train, SyntheticSource):
+        return {}
+    size = sum(len(line.encode()) + 1 for line in grammar.lexicon_lines())
+    return {f"{recipe.results}/corpus/language/lexicon.txt": size / 2**20}
 
 
 def _surveyed(recipe: Recipe, name: str, source: DevSource) -> Amount:

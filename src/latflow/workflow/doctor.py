@@ -11,29 +11,27 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.errors import UserError
-from latflow.features.frame_times import FrameTimes, feature_dim
 from latflow.features.front_end import mel_edges
 from latflow.features.options import (
-    Extraction,
     FrontEndOptions,
     GmmFeatures,
     Stream,
 )
+from latflow.files import size_text
 from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import special_names
-from latflow.workflow.amounts import split_sizes
+from latflow.workflow.amounts import split_amounts
 from latflow.workflow.findings import Finding, Severity, finding_of, some
-from latflow.workflow.frames import ExtractedFrames
 from latflow.workflow.language import check_lexicon
 from latflow.workflow.machine import device_memory, gpus
 from latflow.workflow.recipe import Recipe
@@ -50,35 +48,19 @@ LATTICE_BYTES_PER_FRAME = 1000
 ALIGNMENT_BYTES_PER_FRAME = 8
 
 
-class Writes(NamedTuple):
-    """What an experiment writes beside features.
-
-    Attributes:
-        decoded_per_second: frames that all decodings score of a second of speech.
-        networks: bytes of networks and the checkpoints of their trainings.
-    """
-
-    decoded_per_second: float = 0.0
-    networks: float = 0.0
-
-
-NO_WRITES = Writes()
-
-
 def examine_experiment(recipe: Recipe) -> list[Finding]:
     """Examine what an experiment has: networks, corpora or their sources, a GPU.
 
     Returns:
         Findings, the worst first.
     """
-    sizes = _network_sizes(recipe)
     return _sorted(
         [
             *_networks(recipe),
             *_device(recipe),
-            *_memory(recipe, {name: memory for name, (memory, _) in sizes.items()}),
+            *_memory(recipe),
             *map(finding_of, recipe.language.model_errors()),
-            *_data(recipe, sum(disk for _, disk in sizes.values())),
+            *_data(recipe),
         ]
     )
 
@@ -106,10 +88,9 @@ def _networks(recipe: Recipe) -> list[Finding]:
     return []
 
 
-def _memory(
-    recipe: Recipe, found: Mapping[str, TrainingMemory | None]
-) -> Iterator[Finding]:
+def _memory(recipe: Recipe) -> Iterator[Finding]:
     """Compare what the largest training keeps in memory with what there is of it."""
+    found = _training_memory(recipe)
     known = {name: memory for name, memory in found.items() if memory is not None}
     if not known:
         return
@@ -117,11 +98,11 @@ def _memory(
     on_gpu = recipe.options.nnet.device != "cpu" and gpus() > 0
     there = device_memory(on_gpu=on_gpu)
     what = (
-        f"its training keeps at least {_size(needed.total)} in memory: "
+        f"its training keeps at least {size_text(needed.total)} in memory: "
         f"{needed.parameters / 1e6:,.1f} million parameters, with gradient and "
-        f"optimizer {_size(needed.state)}; the largest batch {_size(needed.batch)}; "
-        f"{'a GPU' if on_gpu else 'this machine'} has "
-        f"{_size(there) if there else 'an unknown amount'}"
+        f"optimizer {size_text(needed.state)}; the largest batch "
+        f"{size_text(needed.batch)}; {'a GPU' if on_gpu else 'this machine'} has "
+        f"{size_text(there) if there else 'an unknown amount'}"
     )
     place = f"nnet.systems.{name}"
     if there and needed.total > there:
@@ -134,27 +115,21 @@ def _memory(
         yield Finding("note", place, what, "nothing to do")
 
 
-def _network_sizes(recipe: Recipe) -> dict[str, tuple[TrainingMemory | None, float]]:
-    """Return what networks take of memory and disk (bytes); {} if it is not known."""
+def _training_memory(recipe: Recipe) -> dict[str, TrainingMemory | None]:
+    """Return what trainings of networks take of memory; {} if it is not known."""
     try:
         from latflow.workflow.network_sizes import NetworkSizes
     except ModuleNotFoundError:  # torch is in the environments of the jobs alone
         return {}
     try:
-        sizes = NetworkSizes(recipe, split_sizes(Path(recipe.results)))
-        return {
-            name: (sizes.memory(name), sizes.disk(name)) for name in recipe.networks
-        }
-    except UserError:  # of a network told by `_networks`, of frames by their readers
+        sizes = NetworkSizes(recipe, split_amounts(recipe, {}, {}))
+        return {name: sizes.memory(name) for name in recipe.networks}
+    except UserError:  # told by those who find it: of networks, frames, sources
         return {}
 
 
-def _data(recipe: Recipe, networks: float) -> list[Finding]:
-    """Examine the prepared corpora of an experiment, or else their sources.
-
-    Args:
-        networks: bytes of networks and checkpoints.
-    """
+def _data(recipe: Recipe) -> list[Finding]:
+    """Examine the prepared corpora of an experiment, or else their sources."""
     results = Path(recipe.results)
     prepared = {
         split: path
@@ -163,8 +138,7 @@ def _data(recipe: Recipe, networks: float) -> list[Finding]:
     }
     lexicon = recipe.language.lexicon
     options = recipe.options
-    common = (options.lang, options.features, results)
-    writes = Writes(_decoded_per_second(recipe), networks)
+    common = (options.lang, options.features)
     if len(prepared) == len(recipe.splits):
         lang_dir = results / "lang"
         return examine(
@@ -172,7 +146,6 @@ def _data(recipe: Recipe, networks: float) -> list[Finding]:
             lexicon,
             *common,
             streams=options.nnet.features,
-            writes=writes,
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
     own = options.lang.lexicon
@@ -182,20 +155,7 @@ def _data(recipe: Recipe, networks: float) -> list[Finding]:
         *common,
         recipe.max_skipped_fraction,
         streams=options.nnet.features,
-        writes=writes,
     )
-
-
-def _decoded_per_second(recipe: Recipe) -> float:
-    """Return the frames that all decodings together score of a second of speech."""
-    total = 0.0
-    for system in map(recipe.system_of, recipe.decodings):
-        source = system.frames.source
-        # Lhotse's extractors, which take torch to be asked, have mostly this one, too
-        is_lhotse = isinstance(source, ExtractedFrames) and source.is_lhotse
-        shift = 0.01 if is_lhotse else source.shift
-        total += 1 / (shift * system.subsampling)
-    return total
 
 
 def examine(
@@ -203,17 +163,14 @@ def examine(
     lexicon: str | Path,
     lang: LangOptions,
     features: GmmFeatures,
-    results: str | Path,
     *,
     lang_dir: str | Path | None = None,
     streams: Mapping[str, Stream] = MappingProxyType({}),
-    writes: Writes = NO_WRITES,
 ) -> list[Finding]:
     """Examine prepared corpora.
 
     Args:
         cuts: cut manifest of each split; `train` is the training set.
-        results: folder that the experiment writes to.
         lang_dir: Kaldi lang directory, if it is made already.
         streams: features of networks, by name.
 
@@ -243,8 +200,6 @@ def examine(
     findings += _filters(surveys, features, streams)
     if lang_dir is not None and dictionary is not None:
         findings += _topology(Path(lang_dir), dictionary)
-    stored = [features, *(s for s in streams.values() if s.stored)]
-    findings += _disk(surveys, stored, writes, Path(results))
     return _sorted(findings)
 
 
@@ -253,20 +208,16 @@ def examine_sources(
     lexicon: str | Path | None,
     lang: LangOptions,
     features: GmmFeatures,
-    results: str | Path,
     max_skipped_fraction: float = 1.0,
     *,
     streams: Mapping[str, Stream] = MappingProxyType({}),
-    writes: Writes = NO_WRITES,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
     Args:
         lexicon: pronunciation lexicon; None where the corpus brings its own.
-        results: folder that the experiment will write to.
         max_skipped_fraction: share of a set's utterances that may be skipped.
         streams: features of networks, by name.
-        writes: what is written beside features.
 
     Returns:
         Findings, the worst first.
@@ -275,8 +226,6 @@ def examine_sources(
         corpus, lexicon, lang, features, max_skipped_fraction
     )
     findings += _filters(surveys, features, streams)
-    stored = [features, *(s for s in streams.values() if s.stored)]
-    findings += _disk(surveys, stored, writes, Path(results))
     return _sorted(findings)
 
 
@@ -285,7 +234,6 @@ def examine_corpus(
     lexicon: str | Path,
     lang: LangOptions,
     features: GmmFeatures,
-    results: str | Path,
     max_skipped_fraction: float = 1.0,
 ) -> tuple[list[Finding], Survey]:
     """Examine a training set alone; arguments as of `examine_sources`.
@@ -296,7 +244,6 @@ def examine_corpus(
     findings, surveys = survey_sources(
         corpus, lexicon, lang, features, max_skipped_fraction
     )
-    findings += _disk(surveys, [features], NO_WRITES, Path(results))
     return _sorted(findings), surveys[0]
 
 
@@ -492,55 +439,26 @@ def _topology(lang_dir: Path, dictionary: Dictionary) -> Iterator[Finding]:
         )
 
 
-def _disk(
-    surveys: list[Survey],
-    stored: Sequence[Extraction],
-    writes: Writes,
-    results: Path,
-) -> Iterator[Finding]:
-    """Compare what the experiment writes (an estimate) with the free disk.
-
-    Sets that are simulated are not counted.
+def examine_disk(needed: float, results: str | Path) -> Finding:
+    """Compare what an experiment is expected to write with the free disk.
 
     Args:
-        stored: options of features that are kept.
-        writes: what is written beside features.
+        needed: bytes, by the model of `latflow plan`.
+        results: folder of the experiment.
     """
-    kept = sum(map(_kept_per_second, stored))
-    lattices = writes.decoded_per_second * LATTICE_BYTES_PER_FRAME
-    needed = writes.networks + sum(
-        survey.seconds * (kept + (lattices if survey.split != "train" else 0.0))
-        for survey in surveys
-    )
-    place = next(p for p in (results, *results.absolute().parents) if p.exists())
+    path = Path(results)
+    place = next(p for p in (path, *path.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
-    what = f"the experiment will write about {_size(needed)}; {_size(free)} are free"
+    what = (
+        f"the experiment will write about {size_text(needed)}; "
+        f"{size_text(free)} are free"
+    )
     if needed > free:
         remedy = "free space, or run in a folder on a larger disk"
-        yield Finding("error", str(results), what, remedy)
-    elif needed > 0.8 * free:
-        yield Finding("warning", str(results), what, "free space to be safe")
-    else:
-        yield Finding("note", str(results), what, "nothing to do")
-
-
-def _kept_per_second(features: Extraction) -> float:
-    """Return the bytes of features and their alignments for a second."""
-    try:
-        frames = 1000 / FrameTimes.of(features, features.sample_rate).shift_ms
-        dim = feature_dim(features)
-    except UserError:  # an extractor that can't be made, which has a finding of its own
-        return 0.0
-    return frames * (FLOAT_BYTES * dim + ALIGNMENT_BYTES_PER_FRAME)
-
-
-def _size(num_bytes: float) -> str:
-    """Return a number of bytes in words."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"
+        return Finding("error", str(results), what, remedy)
+    if needed > 0.8 * free:
+        return Finding("warning", str(results), what, "free space to be safe")
+    return Finding("note", str(results), what, "nothing to do")
 
 
 def _sorted(findings: list[Finding]) -> list[Finding]:

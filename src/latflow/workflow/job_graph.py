@@ -2,6 +2,7 @@
 
 Snakemake's own dry run makes the graph, in a process of its own (`python -m
 latflow.workflow.job_graph`): it prints to the terminal and changes the environment.
+A run has its graph already.
 """
 
 from __future__ import annotations
@@ -122,9 +123,14 @@ def _write_jobs(asked: dict[str, Any], target: str) -> None:
         dag.execute_workflow(executor="local", pseudo_executor="dryrun")
         # Snakemake's graph of jobs has no public name; its version is pinned.
         graph = cast("Any", workflow._workflow.dag)
-        jobs = [job for job in graph.jobs if graph.needrun(job) and job.output]
-        numbers = {job: number for number, job in enumerate(jobs)}
-        write_json(target, [_described(job, graph, numbers) for job in jobs])
+        write_json(target, described_jobs(graph))
+
+
+def described_jobs(graph: Any) -> list[dict[str, Any]]:
+    """Return the jobs of a graph that are to run, as `PlannedJob` has them."""
+    jobs = [job for job in graph.jobs if graph.needrun(job) and job.output]
+    numbers = {job: number for number, job in enumerate(jobs)}
+    return [_described(job, graph, numbers) for job in jobs]
 
 
 def _described(job: Any, graph: Any, numbers: dict[Any, int]) -> dict[str, Any]:

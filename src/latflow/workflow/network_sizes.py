@@ -9,7 +9,7 @@ from latflow.features.frame_times import Amount, feature_dim
 from latflow.features.options import ExtractionOptions, FrameGeometry
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.footprint import Footprint, footprint_of
-from latflow.training.memory import TrainingMemory, memory_of, num_moments
+from latflow.training.memory import TrainingMemory, memory_of
 from latflow.workflow.frames import ExtractedFrames, Frames, IvectorFrames
 from latflow.workflow.networks import BaseNetwork, Network
 from latflow.workflow.resolve import Systems
@@ -18,7 +18,6 @@ from latflow.workflow.resolve import Systems
 ADAPTED_DIM = 40
 # Classes of a network whose tree is not grown to a number of leaves.
 FEW_CLASSES = 100
-FLOAT_BYTES = 4
 FRAMES_PER_SECOND = 100
 LONGEST = 3.0  # the longest utterance, by the mean of all
 USUAL_RATE = 16000  # Hz, of samples that a network reads, where no layer says it
@@ -50,20 +49,6 @@ class NetworkSizes:
         longest = self._longest(network)
         one = memory_of(footprint, options.training, options.data, longest)
         return one.times(options.training.ensemble)
-
-    def disk(self, name: str) -> float:
-        """Return the bytes of a network and the checkpoints of its training, about.
-
-        0 where there is no description yet.
-        """
-        network = self._networks[name]
-        footprint, training = self._of(network.base), network.options.training
-        if footprint is None:
-            return 0.0
-        parameters = FLOAT_BYTES * footprint.parameters * training.ensemble
-        # Beside those that are kept: the best one, and one that is being written.
-        checkpoints = training.keep_checkpoints + 2
-        return parameters * (1 + checkpoints * (1 + num_moments(training.optimizer)))
 
     def _of(self, base: BaseNetwork) -> Footprint | None:
         """Return the counted network; it is counted once."""

@@ -13,9 +13,12 @@ from typing import Any
 
 from snakemake.persistence import ParamsChange
 
+from latflow.workflow.contents import Listings
+
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 _LONGEST = 60  # characters of a value that are shown
 _MOST = 6  # differences that are shown
+_MOST_FILES = 3  # of a folder that are named
 _ABSENT = object()
 
 
@@ -95,8 +98,21 @@ def _digested(old: str, new: str) -> str:
         return ""
     if re.fullmatch(r"latflow(\.\w+)+", one[0]):
         return f"code that {one[0]} reaches"
-    changed = [a for a, b, c in zip(one, one[1:], other[1:], strict=False) if b != c]
+    pairs = zip(one, one[1:], other[1:], strict=False)
+    changed = [
+        _changed_files(folder, before, now)
+        for folder, before, now in pairs
+        if before != now
+    ]
     return f"files below {', '.join(changed)}"
+
+
+def _changed_files(folder: str, before: str, now: str) -> str:
+    """Return a folder with the files that differ, where these are known."""
+    names = Listings().differences(folder, before, now)
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    shown = ", ".join(names[:_MOST_FILES])
+    return f"{folder} ({shown}{more})" if names else folder
 
 
 def _short(value: Any) -> str:

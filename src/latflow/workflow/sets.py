@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from latflow.corpus.folder_files import transcripts_digest
+from latflow.corpus.folder_files import digest_of_files, list_files
 from latflow.corpus.options import (
     CombinedSource,
     CustomSource,
@@ -26,7 +26,7 @@ from latflow.errors import UserError
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
 from latflow.training.data_options import MixingDraws
-from latflow.workflow.contents import Contents
+from latflow.workflow.contents import Contents, Listings
 from latflow.workflow.experiment import Experiment
 
 
@@ -137,8 +137,13 @@ class Sets:
         folders = [part for part in parts if isinstance(part, FolderSource)]
         if not folders:
             return ""
-        contents = Contents()
-        told = [f"{one.path} {transcripts_digest(one, contents)}" for one in folders]
+        contents, listings = Contents(), Listings()
+        told = []
+        for one in folders:
+            listed = list_files(one, contents)
+            digest = digest_of_files(listed)
+            listings.keep(one.path, digest, listed)
+            told.append(f"{one.path} {digest}")
         contents.save()
         return " ".join(told)
 

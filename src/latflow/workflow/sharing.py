@@ -27,6 +27,7 @@ from snakemake.logging import logger
 from snakemake.settings.enums import RerunTrigger
 from snakemake_interface_common.exceptions import WorkflowError
 
+from latflow.files import size_text
 from latflow.workflow.contents import Contents
 from latflow.workflow.experiment import CacheOptions
 from latflow.workflow.jobs import record_path
@@ -135,9 +136,9 @@ class SharedResults:
     def prune(self) -> None:
         """Remove what no experiment has had for as long as results are kept."""
         if removed := list(self._cache.prune(self._days)):
-            size = sum(bytes_ for _, bytes_ in removed) / 1e6
+            size = size_text(sum(bytes_ for _, bytes_ in removed))
             logger.info(
-                f"Removed {len(removed)} results ({size:.0f} MB) from "
+                f"Removed {len(removed)} results ({size}) from "
                 f"{self.place} that no experiment has used for "
                 f"{self._days:g} days."
             )

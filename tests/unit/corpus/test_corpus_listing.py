@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from latflow.corpus.folder import list_folder
-from latflow.corpus.folder_files import transcripts_digest
+from latflow.corpus.folder_files import digest_of_files, list_files
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import FolderSource, TableSource
@@ -196,15 +196,15 @@ def test_names_find_each_other_in_any_normal_form(tmp_path, audio, text):
 
 def test_digest_follows_the_files_of_the_folder(folder):
     source = FolderSource(path=str(folder))
-    before = transcripts_digest(source, Contents())
+    before = digest_of_files(list_files(source, Contents()))
     (folder / "notes.pdf").write_text("of no interest")
     text = (folder / "ann/one.txt").read_bytes()
     (folder / "ann/one.txt").unlink()
-    assert transcripts_digest(source, Contents()) != before
+    assert digest_of_files(list_files(source, Contents())) != before
     (folder / "ann/one.txt").write_bytes(text)
-    assert transcripts_digest(source, Contents()) == before
+    assert digest_of_files(list_files(source, Contents())) == before
     (folder / "ann/one.txt").write_text("something else")
-    assert transcripts_digest(source, Contents()) != before
+    assert digest_of_files(list_files(source, Contents())) != before
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "tsv.gz"])
@@ -280,12 +280,12 @@ def test_links_to_nothing_and_upwards_are_no_traceback(folder):
     (folder / "up").symlink_to(folder, target_is_directory=True)
     (folder / "lost.wav").symlink_to(folder / "nothing.wav")
     (folder / "lost.txt").write_text("one")
-    digest = transcripts_digest(source, Contents())
+    digest = digest_of_files(list_files(source, Contents()))
     with Listing() as listing:
         list_folder(source, listing)
         assert [file.id for file in listing.files] == sorted([*before, "lost"])
     soundfile.write(folder / "nothing.wav", np.zeros(800), 8000)
-    assert transcripts_digest(source, Contents()) != digest
+    assert digest_of_files(list_files(source, Contents())) != digest
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
     assert plan.estimates[3].cost.disk_mib == pytest.approx(16)
     assert plan.estimates[2].seconds == pytest.approx(4 + 100 / 4)
     text = render(plan, ALIGNMENT)
-    assert "largest job      make_graph j3: 500 MiB of memory" in text
+    assert "largest job      make_graph j3: 524 MB of memory" in text
     assert "1 x 4 cores" in text
     with pytest.raises(UserError, match="no job reads such a file"):
         make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
