@@ -60,17 +60,17 @@ test: env horovod system-packages cluster-packages lint  ## lint and all tests
 quick: env  ## tests without the slow ones
 	$(BIN)/pytest $(SIDE_BY_SIDE) -n $(CORES) -m "not slow"
 
-lint: env  ## ruff, snakefmt, snakemake --lint, pyright, hadolint
+lint: env  ## ruff, snakefmt, snakemake --lint, pyright, hadolint, links of documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/pyright
 	$(BIN)/hadolint --failure-threshold warning deploy/Containerfile*
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 site: env  ## documents as a site, results/site; broken links are errors
-	$(BIN)/pip install --quiet "mkdocs-material>=9"
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 dist: env  ## wheel and source distribution in dist, checked for upload
 	$(BIN)/pip install --quiet build twine
