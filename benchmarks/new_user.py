@@ -6,6 +6,8 @@ Vosk's protocol and by one of OpenAI's), `align`. No file is edited.
 
     python benchmarks/new_user.py --folder /tmp/new_user
     python benchmarks/new_user.py --folder /tmp/new_user --latflow /tmp/env/bin/latflow
+    python benchmarks/new_user.py --folder /tmp/new_user --recordings 24 \
+      --set nnet.systems.chain.training.epochs=1       # only to see that all works
 
 With `--latflow` the program of another environment is taken, such as one that a wheel
 was installed to. A second call with the same folder goes on where the first has ended.
@@ -33,7 +35,6 @@ import websockets
 
 from latflow.corpus.manifests import read_cuts
 
-PORT = 27099
 PACKAGE = "results/mine/package/chain"
 
 
@@ -43,10 +44,11 @@ class User:
     Args:
         folder: where; made if it is not there.
         latflow: the program and its first arguments.
+        port: of the server.
     """
 
-    def __init__(self, folder: Path, latflow: Sequence[str]) -> None:
-        self.folder, self.latflow = folder, list(latflow)
+    def __init__(self, folder: Path, latflow: Sequence[str], port: int) -> None:
+        self.folder, self.latflow, self.port = folder, list(latflow), port
         self.seconds: dict[str, float] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -67,10 +69,10 @@ class User:
     def serving(self, package: str) -> Iterator[None]:
         """Run a server while the block lasts."""
         begin = time.monotonic()
-        command = [*self.latflow, "serve", package, "--port", str(PORT)]
+        command = [*self.latflow, "serve", package, "--port", str(self.port)]
         server = subprocess.Popen(command, cwd=self.folder / "mine")
         try:
-            while not _is_up():
+            while not _is_up(self.port):
                 if server.poll() is not None:
                     raise SystemExit("the server has ended")
                 time.sleep(0.2)
@@ -88,16 +90,18 @@ def main() -> None:
     user = User(
         arguments.folder.absolute(),
         program or [sys.executable, "-m", "latflow.cli.main"],
+        arguments.port,
     )
-    recordings = record(user)
+    recordings = record(user, arguments.recordings)
     audio = sorted((recordings / "test").rglob("*.flac"))[0]
     if not (user.folder / "mine").is_dir():
         user.types("init", "mine", "--audio", str(recordings), "--serve")
-    user.types("run", "--cores", str(arguments.cores), inside="mine")
+    settings = [word for setting in arguments.set for word in ("-o", setting)]
+    user.types("run", "--cores", str(arguments.cores), *settings, inside="mine")
     text = user.types("transcribe", PACKAGE, str(audio), inside="mine")
     with user.serving(PACKAGE):
-        vosk = asyncio.run(ask_vosk(audio))
-        openai = ask_openai(audio)
+        vosk = asyncio.run(ask_vosk(audio, user.port))
+        openai = ask_openai(audio, user.port)
     shutil.rmtree(user.folder / "aligned", ignore_errors=True)
     user.types(
         *("align", str(recordings / "test"), "mine/lexicon.txt", "aligned"),
@@ -118,12 +122,19 @@ def main() -> None:
     print(json.dumps(result, indent=1))
 
 
-def record(user: User) -> Path:
-    """Return a folder of recordings, one below for each speaker, a text beside each."""
+def record(user: User, number: int) -> Path:
+    """Return a folder of recordings, one below for each speaker, a text beside each.
+
+    Args:
+        number: of the recordings; a quarter of them are a test set.
+    """
     folder = user.folder / "recordings"
     if folder.is_dir():
         return folder
-    user.types("run", "example", "corpus")
+    sizes = {"train": number - number // 4, "dev": 4, "test.test": number // 4}
+    settings = [f"corpus.{name}.utterances={size}" for name, size in sizes.items()]
+    options = [word for setting in settings for word in ("-o", setting)]
+    user.types("run", "example", "corpus", *options)
     for name in ("train", "test"):
         for cut in read_cuts(
             user.folder / f"results/example/corpus/{name}/cuts.jsonl.gz"
@@ -137,11 +148,11 @@ def record(user: User) -> Path:
     return folder
 
 
-async def ask_vosk(audio: Path) -> str:
+async def ask_vosk(audio: Path, port: int) -> str:
     """Return what a client of Vosk's protocol is told."""
     samples, rate = soundfile.read(audio, dtype="int16")
     texts = []
-    async with websockets.connect(f"ws://127.0.0.1:{PORT}") as socket:
+    async with websockets.connect(f"ws://127.0.0.1:{port}") as socket:
         await socket.send(json.dumps({"config": {"sample_rate": rate}}))
         for begin in range(0, len(samples), rate // 5):
             await socket.send(samples[begin : begin + rate // 5].tobytes())
@@ -151,11 +162,11 @@ async def ask_vosk(audio: Path) -> str:
     return " ".join(filter(None, texts))
 
 
-def ask_openai(audio: Path) -> str:
+def ask_openai(audio: Path, port: int) -> str:
     """Return what a client of OpenAI's transcriptions is told."""
     with audio.open("rb") as stream:
         answer = httpx.post(
-            f"http://127.0.0.1:{PORT}/v1/audio/transcriptions",
+            f"http://127.0.0.1:{port}/v1/audio/transcriptions",
             files={"file": (audio.name, stream)},
             data={"model": "chain"},
             timeout=120,
@@ -164,10 +175,10 @@ def ask_openai(audio: Path) -> str:
     return answer.json()["text"]
 
 
-def _is_up() -> bool:
+def _is_up(port: int) -> bool:
     """Tell whether the server answers."""
     try:
-        return httpx.get(f"http://127.0.0.1:{PORT}/", timeout=2).status_code < 500
+        return httpx.get(f"http://127.0.0.1:{port}/", timeout=2).status_code < 500
     except httpx.HTTPError:
         return False
 
@@ -177,6 +188,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="to work in")
     parser.add_argument("--latflow", help="program; by default that of this Python")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--recordings", type=int, default=128, help="how many")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe"
+    )
+    parser.add_argument("--port", type=int, default=27099, help="of the server")
     return parser.parse_args()
 
 
