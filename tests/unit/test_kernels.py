@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import json
 import sys
 
@@ -153,3 +154,11 @@ def test_every_kernel_that_the_interpreter_calls_is_listed_or_exempt():
     entries = _entries()
     assert len(entries) > 100  # they are found
     assert entries - listed == set(EXEMPT)
+
+
+def test_listed_kernels_take_as_many_arguments_as_are_listed():
+    for module, listed in kernels._listed().items():
+        for name, forms in listed:
+            kernel = getattr(importlib.import_module(module), name)
+            taken = inspect.signature(kernel.py_func).parameters
+            assert len(forms) == len(taken), f"{module}.{name}: compile-kernels --update"
