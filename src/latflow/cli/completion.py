@@ -106,7 +106,7 @@ def _fish(condition: str, *given: str) -> str:
 
 
 def _fish_option(flag: str, keywords: dict[str, Any]) -> str:
-    """Return what fish is told of an option: its name, values and help."""
+    """Return fish's line on an option: its name, values and help."""
     kind = "-l" if flag.startswith("--") else "-s"
     words = [kind, flag.lstrip("-")]
     if choices := keywords.get("choices"):

@@ -71,8 +71,8 @@ def _init(arguments: Arguments) -> None:
     )
     if found is not None:
         serious = [one for one in found.findings if one.severity != "note"]
-        told = [*found.facts, *([render(serious)] if serious else [])]
-        sys.stdout.write("".join(f"{line}\n" for line in told))
+        lines = [*found.facts, *([render(serious)] if serious else [])]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.write("".join(f"wrote {path}\n" for path in files))
     sys.stdout.write(
         f"{'Then' if found else 'Set the paths in recipe.yaml, then'}:\n"
@@ -281,10 +281,10 @@ def _show(arguments: Arguments) -> None:
     from latflow.report.outcome import tell_outcome
 
     folder = results_folder(arguments)
-    told = tell_outcome(folder)
-    if not told:
+    outcome = tell_outcome(folder)
+    if not outcome:
         raise UserError("no results yet", file=folder, remedy="latflow run does it")
-    sys.stdout.write(told)
+    sys.stdout.write(outcome)
 
 
 @COMMANDS.command(

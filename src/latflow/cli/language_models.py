@@ -85,8 +85,8 @@ def _neural_perplexity(arguments: Arguments) -> None:
         weight = weight_on(models, text_sentences(arguments.dev))
     found = perplexities(models, text_sentences(arguments.text), weight)
     for name, score in found.items():
-        told = f" ({weight:.3f} neural)" if name == "mixture" else ""
-        sys.stdout.write(f"{name}{told}: {score}\n")
+        share = f" ({weight:.3f} neural)" if name == "mixture" else ""
+        sys.stdout.write(f"{name}{share}: {score}\n")
 
 
 def _lm_options() -> tuple[Option, ...]:

@@ -360,7 +360,7 @@ def _determinize(arguments: Arguments) -> None:
 @_verb(
     "boost lattices.ark ali.ark final.mdl boosted.ark --lang lang --b 0.1",
     *_IN,
-    option("alignments", "archive of what was said, transition-ids"),
+    option("alignments", "archive of reference alignments, transition-ids"),
     option("model", "final.mdl"),
     *_OUT,
     option("--lang", "lang directory: its silences", required=True),

@@ -1,7 +1,7 @@
 """The one interface of sequence criteria, and its use as a function of torch.
 
-A criterion is a function of the log-likelihoods of one utterance, [T, P], and of what
-might have been said, a lattice. It is *maximized*, is a sum (over frames, phones or
+A criterion is a function of the log-likelihoods of one utterance, [T, P], and of the
+rivals of its reference, a lattice. It is *maximized*, is a sum (over frames, phones or
 words), and gives the gradient of the very number that it gives as its value. A user's
 criterion derives from `LatticeCriterion`, too: `docs/criteria.md`.
 """
@@ -31,7 +31,7 @@ class Utterance:
 
     Attributes:
         log_likes: float32 or float64 [T, P], unscaled; what the value is a function of.
-        lattice: what might have been said, T frames. Its acoustic costs are those it
+        lattice: the rivals of the reference, T frames. Its acoustic costs are those it
             was made with, and do not count.
         alignment: transition-ids of the reference, int32[T].
         words: word ids of the reference, int32[N].

@@ -112,9 +112,9 @@ def _mmi(
     """Compute MMI; see `latflow.criteria.mmi`."""
     options, model = criterion.options, criterion.model
     reference = model.pdf[alignment].tolist()
-    said = [path for path in paths if path.words == words]
-    if options.numerator == "words" and said:
-        score = _scores(criterion, log_likes, said, options.acoustic_scale)
+    correct = [path for path in paths if path.words == words]
+    if options.numerator == "words" and correct:
+        score = _scores(criterion, log_likes, correct, options.acoustic_scale)
         scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
         wrong = [_boost_errors(criterion, path, alignment) for path in paths]
         boosts = options.boost * torch.tensor(wrong, dtype=scores.dtype)

@@ -8,7 +8,7 @@ scores of an alignment are a constant, and left out. The gradient to the scaled
 log-likelihood of a pdf at a frame is its numerator occupancy minus its posterior in the
 lattice.
 
-A lattice has the words that were said with many alignments. With one of them as the
+A lattice has the reference words with many alignments. With one of them as the
 numerator, most of what is learnt can be to prefer it to the others, as cross-entropy
 does. The option `numerator: words` takes all paths with the words of the transcript: F
 is then the log posterior of the words, at most 0. Where the lattice has no such path,
@@ -103,13 +103,13 @@ class Mmi(PathCriterion):
         arcs = self.arcs(utterance, boosts)
         sums = forward_backward(arcs)
         held = frames_in_lattice(arcs, self._labels(), alignment, sums.arc_posterior)
-        said, is_inside = utterance.numerator, False
-        if said is None and options.numerator == "words":
-            said = word_paths(utterance.raw, utterance.words)
-            is_inside = said is not None
-        reference = self._numerator(utterance, said, gradient)
+        numerator, is_inside = utterance.numerator, False
+        if numerator is None and options.numerator == "words":
+            numerator = word_paths(utterance.raw, utterance.words)
+            is_inside = numerator is not None
+        reference = self._numerator(utterance, numerator, gradient)
         total, share = sums.log_like, 0.0
-        adds = options.absent_numerator == "add" and said is None
+        adds = options.absent_numerator == "add" and numerator is None
         if adds and not _is_path(arcs, alignment, model.pdf, sums.arc_posterior):
             path = reference - options.lm_scale * _graph_cost(arcs, utterance.raw)
             total = float(np.logaddexp(total, path))
@@ -148,23 +148,23 @@ class Mmi(PathCriterion):
     def _numerator(
         self,
         utterance: Utterance,
-        said: Lattice | CompactLattice | None,
+        numerator: Lattice | CompactLattice | None,
         gradient: np.ndarray,
     ) -> float:
         """Return the numerator's score; add its occupancies, scaled, to gradient.
 
         Args:
             utterance: log-likelihoods and alignment.
-            said: the numerator lattice; None for the alignment.
+            numerator: the numerator lattice; None for the alignment.
             gradient: [T, P].
         """
         scale, model = self.options.acoustic_scale, self.model
         log_likes, alignment = utterance.log_likes, utterance.alignment
-        if said is None:
+        if numerator is None:
             gradient[np.arange(len(alignment)), model.pdf[alignment]] += scale
             return scale * alignment_score(log_likes, alignment, model)
         arcs = scored(
-            said,
+            numerator,
             log_likes,
             model,
             acoustic_scale=scale,

@@ -1,4 +1,4 @@
-"""Numerator of LF-MMI, and CTC: forward-backward over a graph of what was said.
+"""Numerator of LF-MMI, and CTC: forward-backward over a graph of the reference.
 
 The graph is walked frame by frame, one arc a frame, so that it may have cycles (graphs
 of flat start) or hold each state to one frame (supervision from alignments); only

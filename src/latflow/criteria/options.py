@@ -69,7 +69,7 @@ class MmiOptions(PathOptions):
     max_silence_error: Fraction = 0.0
     """Share of `boost` for wrong frames that are silence in the lattice."""
     numerator: Literal["alignment", "words"] = "alignment"
-    """What was said. `alignment` takes the one path of the alignment, `words` all paths
+    """The reference. `alignment` takes the one path of the alignment, `words` all paths
     of the lattice with the words of the transcript, whatever their times; where it has
     none of these, the alignment."""
     absent_numerator: Literal["drop", "keep", "add"] = "drop"

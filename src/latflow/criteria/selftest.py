@@ -232,14 +232,14 @@ def _make_trial(options: CriterionOptions | LfmmiOptions, seed: int) -> Trial:
         return _make_lfmmi_trial(options, seed)
     task = make_task(seed)
     criterion = make_criterion(options, _model(), _SILENCE)
-    said = task.lattice, task.alignment
+    given = task.lattice, task.alignment
 
     def value(scores: Tensor) -> Tensor:
-        return criterion(scores, *said, task.words, teacher=task.teacher.numpy())
+        return criterion(scores, *given, task.words, teacher=task.teacher.numpy())
 
     def over_paths(scores: Tensor) -> Tensor:
         words = task.words.tolist()
-        return value_over_paths(criterion, scores, *said, words, teacher=task.teacher)
+        return value_over_paths(criterion, scores, *given, words, teacher=task.teacher)
 
     trial = Trial(task.log_likes, value, over_paths, torch.zeros(0))
     drops = getattr(options, "absent_numerator", None) == "drop"
@@ -274,8 +274,8 @@ def _make_lfmmi_trial(options: LfmmiOptions, seed: int) -> Trial:
 
     def over_paths(scores: Tensor) -> Tensor:
         values = [
-            lfmmi_over_paths(part, said, graph, initial, options, float(weight))
-            for part, said, weight in zip(
+            lfmmi_over_paths(part, supervision, graph, initial, options, float(weight))
+            for part, supervision, weight in zip(
                 scores.split(lengths), supervisions, weights, strict=True
             )
         ]

@@ -143,9 +143,9 @@ def _known_cmvn(system_dir: Path) -> CmvnOptions | None:
     return read_json(path, lambda info: _cmvn(info.get("cmvn")), what, "train it again")
 
 
-def _cmvn(told: Any) -> CmvnOptions | None:
-    """Return how features were normalized, if it is told."""
-    return None if told is None else adapter(CmvnOptions).validate_python(told)
+def _cmvn(cmvn: Any) -> CmvnOptions | None:
+    """Return how features were normalized, where it is known."""
+    return None if cmvn is None else adapter(CmvnOptions).validate_python(cmvn)
 
 
 def write_graph(path: Path, model: TransitionModel, lang: Lang, folder: Path) -> None:

@@ -146,10 +146,10 @@ def read_ivectors(
         "context": projection.context,
         "feature_dim": rows,
     }
-    told = {} if conf is None else _read_extraction(conf)
+    settings = {} if conf is None else _read_extraction(conf)
     options = options_of(
         IvectorOptions,
-        {"features": features, "history": "utterance", **sizes, **told},
+        {"features": features, "history": "utterance", **sizes, **settings},
         conf or folder,
     )
     return IvectorModel(

@@ -107,8 +107,8 @@ class _Reader:
     def tell(self) -> None:
         """Log what was changed, in one line."""
         if self.changed:
-            told = ", ".join(f"{what}: {n}" for what, n in self.changed.items())
-            log.info("%s: %s", self.file, told)
+            changes = ", ".join(f"{what}: {n}" for what, n in self.changed.items())
+            log.info("%s: %s", self.file, changes)
 
     # -- lines ----------------------------------------------------------------------
 

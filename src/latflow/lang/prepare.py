@@ -181,8 +181,8 @@ def _estimate(
         unknown_word=options.unknown_word,
         min_counts=options.min_counts,
     )
-    if told := first.summary():
-        log.info("words of the text are changed: %s", told)
+    if summary := first.summary():
+        log.info("words of the text are changed: %s", summary)
     log.info("the text itself: %s", perplexity(model, sentences()))
     return model
 

@@ -1,6 +1,6 @@
 """Derivatives of discriminative criteria on a lattice: MMI, sMBR, MPFE; boosting.
 
-MMI compares the alignment of what was said (numerator) with all paths of the lattice
+MMI compares the alignment of the reference (numerator) with all paths of the lattice
 (denominator). sMBR and MPFE compare each path with that alignment, frame by frame: a
 frame is right if it has the same pdf (sMBR) or the same phone (MPFE). The expected
 accuracy is
@@ -64,7 +64,7 @@ def mmi_posteriors(
 
     Args:
         lattice: denominator, T frames.
-        alignment: transition-ids of the words that were said, int32[T].
+        alignment: transition-ids of the reference words, int32[T].
         model: what they are ids of.
         drop_frames: whether to empty frames where the lattice does not hold the
             aligned id (the pdf if converted); Kaldi's "frame rejection".
@@ -137,7 +137,7 @@ def expected_accuracy(
 
     Args:
         lattice: of T frames, with a path to a final state.
-        alignment: transition-ids of what was said, int32[T].
+        alignment: transition-ids of the reference, int32[T].
         model: what they are ids of.
         criterion: "smbr" compares pdfs, "mpfe" phones.
         silence_phones: phone ids.
@@ -181,7 +181,7 @@ def arc_accuracies(
 
     Args:
         lattice: as for `expected_accuracy`, and so on; ids are not checked.
-        alignment: of what was said.
+        alignment: of the reference.
         model: what ids are of.
         criterion: what is compared.
         silence_phones: phone ids.
@@ -237,16 +237,16 @@ def _arc_accuracies(
     for s in range(len(frame)):
         if frame[s] >= len(alignment):
             continue  # the last state, or a dead end that is longer than the utterance
-        said = alignment[frame[s]]
+        reference = alignment[frame[s]]
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            heard = transition_id[arc]
-            if heard == 0:
+            here = transition_id[arc]
+            if here == 0:
                 continue
-            is_right = label[heard] == label[said]
+            is_right = label[here] == label[reference]
             if one_silence_class:
-                is_right = is_right or (is_silent[heard] and is_silent[said])
+                is_right = is_right or (is_silent[here] and is_silent[reference])
             else:
-                is_right = is_right and not is_silent[heard]
+                is_right = is_right and not is_silent[here]
             accuracy[arc] = 1.0 if is_right else 0.0
     return accuracy
 
@@ -267,7 +267,7 @@ def boost(
 
     Args:
         lattice: of T frames.
-        alignment: transition-ids of what was said, int32[T].
+        alignment: transition-ids of the reference, int32[T].
         model: what they are ids of.
         b: nats for a wrong frame; 0.05 to 0.1 is usual, at an acoustic scale of 0.1.
         silence_phones: phone ids.
@@ -290,10 +290,10 @@ def boost(
         )
     check_alignment(lattice, alignment, model)
     ids, emits = lattice.transition_id, lattice.transition_id != 0
-    # States behind the last frame (and dead ends beyond it) meet no said id: 0.
+    # States behind the last frame (and dead ends beyond it) have no reference id: 0.
     frame = np.minimum(lattice.frame, lattice.num_frames)
-    said = np.append(np.asarray(alignment, np.int32), np.int32(0))[frame]
-    is_wrong = emits & (model.phone[ids] != model.phone[said][lattice.source()])
+    reference = np.append(np.asarray(alignment, np.int32), np.int32(0))[frame]
+    is_wrong = emits & (model.phone[ids] != model.phone[reference][lattice.source()])
     error = np.where(_is_silent_id(model, silence_phones)[ids], max_silence_error, 1.0)
     error = np.where(is_wrong, error, 0.0).astype(np.float32)
     return replace(lattice, graph_cost=lattice.graph_cost + np.float32(-b) * error)

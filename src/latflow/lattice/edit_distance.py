@@ -112,11 +112,11 @@ def align_words(
         (('one', 'one'), ('two', 'too'), ('three', 'three'), (None, 'four'))
     """
     steps = _steps(reference, hypothesis, rule)
-    said, heard = iter(reference), iter(hypothesis)
+    spoken, recognized = iter(reference), iter(hypothesis)
     pairs = tuple(
         (
-            None if step == _INSERTION else next(said),
-            None if step == _DELETION else next(heard),
+            None if step == _INSERTION else next(spoken),
+            None if step == _DELETION else next(recognized),
         )
         for step in steps.tolist()
     )

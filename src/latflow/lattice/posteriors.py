@@ -2,7 +2,7 @@
 
 `FramePosteriors` is Kaldi's `Posterior`: for each frame a list of (id, weight). Weights
 are occupancies in [0, 1] if they come from a lattice, and have a sign if they are the
-derivative of a criterion. Ids of a frame ascend; an id comes once unless said
+derivative of a criterion. Ids of a frame ascend; an id comes once unless stated
 otherwise.
 
 In Kaldi's text archives an utterance is a line with `[ id weight id weight ... ] ` for

@@ -1,6 +1,6 @@
 """The paths of a lattice that have given words.
 
-A state of the result is a state of the lattice with the number of words said so far.
+A state of the result is a state of the lattice with the number of words so far.
 
 Source: composition with the acceptor of a transcript, as Kaldi's `lattice-compose`.
 """
@@ -29,9 +29,9 @@ def word_paths(lattice: Kind, words: np.ndarray) -> Kind | None:
     word = np.where(np.isfinite(lattice.graph_cost), lattice.word, _IMPOSSIBLE)
     arrays = lattice.arc_begin, lattice.next_state, word
     number = _numbers(*arrays, words)
-    states, said = map(np.ascontiguousarray, np.nonzero(number >= 0))
-    arcs, begin, target = _arcs(*arrays, words, number, states, said)
-    is_end = lattice.is_final[states] & (said == len(words))
+    states, done = map(np.ascontiguousarray, np.nonzero(number >= 0))
+    arcs, begin, target = _arcs(*arrays, words, number, states, done)
+    is_end = lattice.is_final[states] & (done == len(words))
     found = lattice.taken(states, arcs, begin, target, is_end).connected()
     return found if found.num_states else None
 
@@ -40,18 +40,18 @@ def word_paths(lattice: Kind, words: np.ndarray) -> Kind | None:
 def _numbers(
     arc_begin: np.ndarray, next_state: np.ndarray, word: np.ndarray, words: np.ndarray
 ) -> np.ndarray:
-    """Number the states that are reached with words said, int32[S, N + 1]; else -1."""
+    """Number the states that are reached by word, int32[S, N + 1]; else -1."""
     number = np.full((len(arc_begin) - 1, len(words) + 1), -1, np.int32)
     number[0, 0] = 0
     count = 0
     for state in range(len(number)):
-        for said in range(len(words) + 1):
-            if number[state, said] < 0:
+        for done in range(len(words) + 1):
+            if number[state, done] < 0:
                 continue
-            number[state, said] = count
+            number[state, done] = count
             count += 1
             for arc in range(arc_begin[state], arc_begin[state + 1]):
-                then = _after(word[arc], said, words)
+                then = _after(word[arc], done, words)
                 if then >= 0:
                     number[next_state[arc], then] = 0
     return number
@@ -65,7 +65,7 @@ def _arcs(
     words: np.ndarray,
     number: np.ndarray,
     states: np.ndarray,
-    said: np.ndarray,
+    done: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """List the arcs between what is reached.
 
@@ -79,7 +79,7 @@ def _arcs(
     made = 0
     for node in range(len(states)):
         for arc in range(arc_begin[states[node]], arc_begin[states[node] + 1]):
-            then = _after(word[arc], said[node], words)
+            then = _after(word[arc], done[node], words)
             if then >= 0:
                 arcs[made], target[made] = arc, number[next_state[arc], then]
                 made += 1
@@ -88,8 +88,8 @@ def _arcs(
 
 
 @njit(cache=True, nogil=True)
-def _after(word: int, said: int, words: np.ndarray) -> int:
-    """Return how many words are said after an arc; -1 if it has another word."""
+def _after(word: int, done: int, words: np.ndarray) -> int:
+    """Return how many words are passed after an arc; -1 if it has another word."""
     if word == 0:
-        return said
-    return said + 1 if said < len(words) and words[said] == word else -1
+        return done
+    return done + 1 if done < len(words) and words[done] == word else -1

@@ -60,21 +60,21 @@ def _cleaned_sets(results: Results) -> Iterator[Note | Table]:
     """Yield what was dropped of sets that the recipe has cleaned, if it has."""
     rows: list[Row] = []
     for name in results.options.corpus.cleaned:
-        told = read_json(results / f"corpus/{name}/{CLEANED}", Cleaned)
-        if told is None:
+        cleaned = read_json(results / f"corpus/{name}/{CLEANED}", Cleaned)
+        if cleaned is None:
             yield missing(f"cleaned set {name}", "corpus")
             continue
         hours = {
             f"{reason} (h)": f"{seconds / 3600:.3f}"
-            for reason, seconds in told.dropped_seconds.items()
+            for reason, seconds in cleaned.dropped_seconds.items()
         }
         row = {
             "cleaned set": name,
-            "kept (h)": f"{told.kept_seconds / 3600:.3f}",
-            "of (h)": f"{told.seconds / 3600:.3f}",
-            "utterances": told.utterances,
-            "kept whole": told.whole_utterances,
-            "cut": told.cut_utterances,
+            "kept (h)": f"{cleaned.kept_seconds / 3600:.3f}",
+            "of (h)": f"{cleaned.seconds / 3600:.3f}",
+            "utterances": cleaned.utterances,
+            "kept whole": cleaned.whole_utterances,
+            "cut": cleaned.cut_utterances,
         }
         rows.append({**row, **hours})
     if rows:
@@ -176,18 +176,18 @@ def packages_section(results: Results) -> Section | None:
     rows = []
     for system in systems:
         folder = results / "package" / system
-        told = read_json(folder / "package.json", Package)
-        if told is not None:
+        package = read_json(folder / "package.json", Package)
+        if package is not None:
             size = sum(path.stat().st_size for path in folder.rglob("*"))
             row = {
                 "system": system,
                 "folder": folder.relative_to(results.folder).as_posix(),
-                "streams": told.why_not_streaming or "yes",
-                "sample rate": f"{told.sample_rate}",
-                "LMWT": "" if told.lmwt is None else f"{told.lmwt:g}",
-                "WIP": "" if told.wip is None else f"{told.wip:g}",
+                "streams": package.why_not_streaming or "yes",
+                "sample rate": f"{package.sample_rate}",
+                "LMWT": "" if package.lmwt is None else f"{package.lmwt:g}",
+                "WIP": "" if package.wip is None else f"{package.wip:g}",
                 "MB": f"{size / 1e6:.1f}",
-                "confidences": _calibration(results, system, told),
+                "confidences": _calibration(results, system, package),
             }
             rows.append(row)
     words = {"system", "folder", "streams", "confidences"}
@@ -197,12 +197,12 @@ def packages_section(results: Results) -> Section | None:
     return section
 
 
-def _calibration(results: Results, system: str, told: Package) -> str:
+def _calibration(results: Results, system: str, package: Package) -> str:
     """Return the expected calibration error of a package's confidences, by test set.
 
     Of the posteriors, and of what the package makes of them.
     """
-    curve = told.confidences
+    curve = package.confidences
     found = []
     for folder in sorted((results / "served" / system).glob("*")):
         if (folder / "per_utterance.tsv").is_file():

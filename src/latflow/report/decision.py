@@ -65,10 +65,11 @@ def headline(results: Results) -> Headline:
         parts.append(part)
         detail = f"{best['system']}, {interval}"
         facts.append(Fact(f"{best['wer']} %", f"word error rate, {name}", detail))
-    told = parts[:_SENTENCES]
-    if told and sum(each == "dev" for _, each in rates) > 1:
-        told[-1] += "; dev chose the system"
-    sentence = "; ".join(told) + "." if told else "No test set has been scored yet."
+    sentences = parts[:_SENTENCES]
+    if sentences and sum(each == "dev" for _, each in rates) > 1:
+        sentences[-1] += "; dev chose the system"
+    none = "No test set has been scored yet."
+    sentence = "; ".join(sentences) + "." if sentences else none
     return Headline(" ".join([sentence, *failures(results, rates)]), facts)
 
 
@@ -139,18 +140,18 @@ def _how_sure(results: Results, decision: Decision) -> str:
     assert table is not None
     words = int(table.loc[table["set"] == "dev", "words"].iloc[0])
     names = ", ".join(alike)
-    told = f" Dev, of {words} words, can't tell it from {names}"
+    doubt = f" Dev, of {words} words, can't tell it from {names}"
     if words < _ENOUGH_WORDS:
-        told = (
+        doubt = (
             f" Dev is too small to choose: its {words} words can't tell it from {names}"
         )
     best = least_errors(table, [system, *alike], ["dev", decision.test])
     if best is not None and best[0] != system:
-        told += (
+        doubt += (
             f"; on dev and {decision.test} together {best[0]} errs least "
             f"({best[1]:.2f} %, {system} {best[2]:.2f} %)"
         )
-    return f"{told}."
+    return f"{doubt}."
 
 
 def _reading(chosen: str, other: str, found: Comparison) -> str:

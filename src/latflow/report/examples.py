@@ -32,8 +32,8 @@ from latflow.report.scores import aligned
 from latflow.scoring.results import read_scores
 
 LEAD = (
-    "Some utterances, those with most errors first: what was said, what was "
-    "recognized, and when the recognizer heard each phone and word. Play one and "
+    "Some utterances, those with most errors first: the reference, what was "
+    "recognized, and the times of each phone and word. Play one and "
     "follow the line; the buttons leave those with one kind of error."
 )
 # The time axis, in per cent of the picture's width.

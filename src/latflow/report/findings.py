@@ -24,7 +24,7 @@ Findings = Iterator[tuple[str, str]]  # what was found, what to try
 
 def failures(results: Results, rates: Rates) -> list[str]:
     """Tell which networks training on lattices made far worse on dev, and how far."""
-    told = []
+    sentences = []
     for system, options in results.options.nnet.systems.items():
         if not isinstance(options, SequenceSystemOptions):
             continue
@@ -32,12 +32,12 @@ def failures(results: Results, rates: Rates) -> list[str]:
         if found is None or before is None:
             continue
         if is_far_worse(found, before):
-            told.append(
+            sentences.append(
                 f"The training of {system} failed: it gets {found:.2f} % of dev's "
                 f"words wrong, and {options.parent}, which it started from, "
                 f"{before:.2f} %."
             )
-    return told
+    return sentences
 
 
 def findings(results: Results, decision: Decision) -> Findings:
@@ -83,7 +83,7 @@ def _oracle(results: Results, decision: Decision) -> Findings:
                 f"{system}: even the least wrong paths of the lattices have "
                 f"{oracle:.2f} % errors, the best paths {best:.2f} %",
                 "widen decode.lattice_beam and decode.beam; if nothing changes, the "
-                "language model or the lexicon lacks what was said",
+                "language model or the lexicon lacks words of the reference",
             )
 
 

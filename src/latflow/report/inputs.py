@@ -271,9 +271,12 @@ def read_log(path: Path) -> Log | None:
 class _Means(dict[str, Any]):
     """Values of a line of a log; what it should have, and lacks, is an error."""
 
-    def __init__(self, told: Mapping[str, Any], path: Path) -> None:
-        nested = (_Means(v, path) if isinstance(v, dict) else v for v in told.values())
-        super().__init__(zip(told, nested, strict=True))
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        nested = {
+            key: _Means(value, path) if isinstance(value, dict) else value
+            for key, value in values.items()
+        }
+        super().__init__(nested)
         self._path = path
 
     def __missing__(self, key: str) -> NoReturn:

@@ -107,7 +107,7 @@ class Example:
         svg: spectrogram with phones and words.
         left: start of the time axis, per cent of the drawing's width.
         width: length of the time axis, per cent of the drawing's width.
-        reference: what was said.
+        reference: words of the reference.
         hypothesis: what was recognized, aligned with the reference.
         errors: kinds of its errors, of `ERROR_KINDS`.
     """

@@ -295,7 +295,7 @@ def _error(figures: pd.DataFrame) -> str:
     """Tell how far the model is wrong: each run predicted from the others."""
     factors = error_factors(leave_one_out(figures))
     if not factors:
-        return "One earlier run: how far the model is wrong cannot be told."
+        return "One earlier run: how far the model is off is unknown."
     parts = ", ".join(f"{name} {a:.1f} ({b:.1f})" for name, (a, b) in factors.items())
     return (
         f"Each of {figures['run'].nunique()} earlier runs predicted from the others: "

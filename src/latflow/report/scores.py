@@ -63,8 +63,8 @@ def rates_section(results: Results) -> Section:
     bootstrap = results.options.score.bootstrap
     lead = (
         "The word error rate is the number of wrongly inserted, deleted and "
-        "substituted words per 100 words that were said; lower is better. The interval "
-        f"says how far chance in the choice of {_drawn(results)} moves it: "
+        "substituted words per 100 words of the reference; lower is better. The "
+        f"interval says how far chance in the choice of {_drawn(results)} moves it: "
         f"{100 * bootstrap.confidence:g} % of {bootstrap.samples} sets drawn "
         "anew from the same recordings fall inside; with few errors it is at least the "
         "exact binomial interval. The set dev chose the scales, so "
@@ -310,12 +310,12 @@ def _speakers(scores: pd.DataFrame) -> list[Block]:
 
 def _confusions(scores: pd.DataFrame, limit: int) -> list[Block]:
     """List the most frequent substitutions, deletions and insertions."""
-    said = scores["reference"].str.split().explode().value_counts()
+    counts = scores["reference"].str.split().explode().value_counts()
     pairs = confusions(scores).astype({"kind": str})
-    pairs["said"] = pairs["reference"].map(said).fillna(0).astype(int)
-    titles = {"reference": "said", "hypothesis": "recognized"}
-    numbers = {"count": "times", "said": "times said"}
-    hidden = {"sub": [], "del": ["hypothesis"], "ins": ["reference", "said"]}
+    pairs["spoken"] = pairs["reference"].map(counts).fillna(0).astype(int)
+    titles = {"reference": "reference", "hypothesis": "recognized"}
+    numbers = {"count": "times", "spoken": "times in references"}
+    hidden = {"sub": [], "del": ["hypothesis"], "ins": ["reference", "spoken"]}
     found: list[Block] = []
     for kind, title in _KINDS.items():
         own = pairs[pairs["kind"] == kind]
@@ -339,7 +339,7 @@ def _worst(scores: pd.DataFrame, limit: int) -> list[Block]:
     ).head(limit)
     rows = []
     for row in worst.to_dict("records"):
-        said, recognized = aligned(row["reference"], row["hypothesis"])
+        reference, recognized = aligned(row["reference"], row["hypothesis"])
         rows.append(
             {
                 "utterance": row["utterance"],
@@ -347,7 +347,7 @@ def _worst(scores: pd.DataFrame, limit: int) -> list[Block]:
                 "words": str(row["words"]),
                 "errors": str(row["errors"]),
                 "WER (%)": "" if math.isnan(row["wer"]) else f"{row['wer']:.0f}",
-                "said": said,
+                "reference": reference,
                 "recognized": recognized,
             }
         )
@@ -356,5 +356,5 @@ def _worst(scores: pd.DataFrame, limit: int) -> list[Block]:
         "heading to sort. Deleted words are struck through, inserted ones underlined, "
         "substituted ones coloured."
     )
-    text = {"utterance", "speaker", "said", "recognized"}
+    text = {"utterance", "speaker", "reference", "recognized"}
     return [Heading("Utterances with the most errors"), Table(rows, text, caption)]

@@ -31,15 +31,15 @@ from latflow.workflow.sequence_networks import SequenceNetwork
 _LEAD = (
     "A network that is trained frame by frame learns to name frames; sequence training "
     "goes on from it with whole utterances, and asks what recognition asks: that the "
-    "words that were said score better than all that might have been said instead. In "
+    "words of the reference score better than all their rivals in the lattice. In "
     "each step the network as it is at that moment decodes a batch of training "
     "utterances into lattices, which hold the likely ways through each utterance; the "
-    "criterion compares what was said with the rest of the lattice, and the network "
+    "criterion compares the reference with the rest of the lattice, and the network "
     "moves towards the one and away from the other."
 )
 #: Criterion -> the quantity that it raises.
 CRITERIA = {
-    "mmi": "maximum mutual information: the log probability of what was said, among "
+    "mmi": "maximum mutual information: the log probability of the reference, among "
     "all paths of the lattice",
     "smbr": "state-level minimum Bayes risk: the share of frames expected to be in "
     "the right tied state, if paths are drawn by their probability",
@@ -49,7 +49,7 @@ CRITERIA = {
     "paths are drawn by their probability; phones, not frames, are counted",
     "teacher": "teacher-student training: how well the probabilities that the network "
     "gives to the paths of the lattice agree with those of another network, the "
-    "teacher; what was really said does not matter",
+    "teacher; the reference does not matter",
     "custom": "a criterion of the user's own, in Python",
     "external": "a criterion of the user's own, a program beside the training",
     "mwe": "minimum word error: how few word errors are expected over the best word "
@@ -294,7 +294,7 @@ def _denominators(results: Results, names: Iterable[str]) -> Iterator[Block]:
             rows.append(row)
     if not rows:
         return
-    yield Heading("The graph of what might have been said")
+    yield Heading("The graph of all phone sequences")
     yield Note(
         "Lattices in training are made with a decoding graph of their own, the "
         "denominator. Its language model is weak on purpose: a strong one would know "

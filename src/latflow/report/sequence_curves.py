@@ -40,16 +40,16 @@ _GLOSSARY = {
     "cross-entropy": "Minus the log probability of the aligned tied state, as in "
     "training frame by frame. A steep rise says that the network forgets what it had "
     "learnt there: a smaller learning rate or a larger cross-entropy weight holds it.",
-    "said is in the lattice": "Frames whose aligned tied state is on some path of the "
-    "lattice. Where it is missing, nothing is compared; well below 95 % asks for wider "
-    "beams.",
+    "reference is in the lattice": "Frames whose aligned tied state is on some path of "
+    "the lattice. Where it is missing, nothing is compared; well below 95 % asks for "
+    "wider beams.",
     "lattice depth": "How many links (arcs) the lattices have for each frame, which "
     "says how many alternatives they hold. Lattices of a few arcs teach little, very "
     "deep ones cost time. Depth falls as the network becomes surer.",
     "lattice beam": "How much worse than the best path a path may be to stay in the "
     "lattice; drawn where it follows a wanted lattice depth.",
     "oracle errors": "Word error rate of the least wrong path of each lattice, on a "
-    "sample of the training utterances. Low is good: the lattice holds what was said.",
+    "sample of the training utterances. Low is good: the lattice holds the reference.",
     "gradient norm": "Length of the gradient, the direction in which the parameters "
     "are moved, before it is limited. Jumps say that the learning rate is too high.",
     "left the static alignment": "Frames whose alignment on the fly names another "
@@ -86,7 +86,7 @@ def curves(kinds: Mapping[str, str], trained: Mapping[str, Log]) -> Iterator[Blo
     ]
     found += [
         _panel("cross-entropy (nats per frame)", trained, _mean("ce")),
-        _panel("said is in the lattice (% of frames)", trained, _in_lattice),
+        _panel("reference is in the lattice (% of frames)", trained, _in_lattice),
         _panel("lattice depth (arcs a frame)", trained, _mean("depth")),
         _panel("lattice beam", _moving(trained), _mean("lattice_beam")),
         _panel("oracle errors of a sample (% of words)", trained, _oracle),

@@ -11,10 +11,10 @@ from latflow.report.records import ServedErrors, WordErrorRate
 from latflow.workflow.packages import PackagePlan
 
 _RATES = (
-    "Each utterance is heard as a server hears a stream, and `latflow transcribe` a "
-    "file: speech is looked for, and each segment of it begins anew. The rates above "
-    "are of whole utterances; where these hold several sentences with pauses between "
-    "them, they differ."
+    "Each utterance is recognized as a server recognizes a stream, and `latflow "
+    "transcribe` a file: speech is looked for, and each segment of it begins anew. "
+    "The rates above are of whole utterances; where these hold several sentences with "
+    "pauses between them, they differ."
 )
 
 
@@ -22,8 +22,8 @@ def serving_section(results: Results) -> Section:
     """Tell which systems can be served, and how well packages recognize."""
     lead = (
         "Systems that are to recognize while somebody speaks must not need what is "
-        "said later, as normalization by the mean of a speaker does. Those that do can "
-        "be packaged with `package.offline`, for files that are there as a whole."
+        "spoken later, as normalization by the mean of a speaker does. Those that do "
+        "can be packaged with `package.offline`, for files that are there as a whole."
     )
     section = Section("serving", "Serving", lead)
     systems = results.recipe.systems

@@ -82,9 +82,9 @@ def read_comparison(found: Comparison) -> str:
     return reading(found.difference, found.p_value, (found.low, found.high))
 
 
-def could_be_chance(said: object) -> bool:
+def could_be_chance(verdict: object) -> bool:
     """Tell whether a reading doesn't tell two systems apart."""
-    return str(said).startswith(COULD_BE_CHANCE)
+    return str(verdict).startswith(COULD_BE_CHANCE)
 
 
 def p_text(p_value: float) -> str:
@@ -130,14 +130,14 @@ def join_scores(old: Path, new: Path) -> Joined:
     columns = {"errors": "errors_after", "reference": "reference_after"}
     both = before.join(after[list(columns)].rename(columns=columns), how="inner")
     both = both.sort_index()
-    said = _spoken(both["reference"]) == _spoken(both["reference_after"])
-    table = both.loc[said, ["speaker", "words", "errors", "errors_after"]]
+    is_same = _spoken(both["reference"]) == _spoken(both["reference_after"])
+    table = both.loc[is_same, ["speaker", "words", "errors", "errors_after"]]
     single = len(before) + len(after) - 2 * len(both)
-    return Joined(table, [*both.index[~said]], single)
+    return Joined(table, [*both.index[~is_same]], single)
 
 
 def _spoken(references: pd.Series) -> pd.Series:
-    """Return aligned references without the gaps, which depend on what was heard."""
+    """Return aligned references without the gaps, which depend on the hypothesis."""
     texts = (text.split() for text in references.tolist())
     spoken = [" ".join(word for word in words if word != GAP) for words in texts]
     return pd.Series(spoken, references.index, dtype=object)

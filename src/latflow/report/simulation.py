@@ -129,13 +129,14 @@ def _draws_of(
 ) -> Iterator[Block]:
     """Yield utterance i as it is, beside what systems draw for it."""
     clean = speech.samples(i)
-    heard = {"as it is": ("as it is", clean)}
+    signals = {"as it is": ("as it is", clean)}
     for name, records in drawn.items():
         record = records.of(i)
         made = simulator.apply(records.audio.absolute(record), clean)
         made = np.atleast_2d(made)[0]
         # volumes may go above full scale, which files of integers do not
-        heard[name] = told(record), made / max(1.0, float(np.abs(made).max()))
+        peak = max(1.0, float(np.abs(made).max()))
+        signals[name] = describe_record(record), made / peak
     yield Heading(f"{speech.utt_id(i)}: {speech.texts[i]}")
     yield Beside(
         [
@@ -147,7 +148,7 @@ def _draws_of(
                 speaker=speech.speaker(i),
                 text=speech.texts[i],
             )
-            for name, (what, samples) in heard.items()
+            for name, (what, samples) in signals.items()
         ]
     )
 
@@ -170,11 +171,13 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
     cuts = {name: _cuts(_folder(results, name), chosen) for name in (source, *names)}
     records = {name: _records(_folder(results, name), chosen) for name in names}
     for utterance in chosen:
-        said = text_of(cuts[source][utterance])
-        yield Heading(f"{utterance}: {said}")
+        text = text_of(cuts[source][utterance])
+        yield Heading(f"{utterance}: {text}")
         examples: list[Example] = []
         for name in (source, *names):
-            what = told(records[name][utterance]) if name in records else "as it is"
+            what = "as it is"
+            if name in records:
+                what = describe_record(records[name][utterance])
             try:
                 cut = cuts[name][utterance]
                 supervision = supervision_of(cut)
@@ -243,7 +246,7 @@ def _example(
     )
 
 
-def told(record: Record) -> str:
+def describe_record(record: Record) -> str:
     """Return what was done to an utterance, for a reader."""
     return "; ".join(_told(record)) or "as it is"
 

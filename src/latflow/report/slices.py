@@ -106,7 +106,7 @@ def slices_section(results: Results, table: pd.DataFrame) -> Section:
             Table(
                 [_row(row) for row in rows],
                 {"slice", "drawn", "reading"},
-                f"Intervals from redrawn utterances or speakers, as said{corrected}.",
+                f"Intervals from redrawn utterances or speakers, as above{corrected}.",
             ),
         ]
     others = [each for each in table["set"].unique() if each != name]

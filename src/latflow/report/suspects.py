@@ -65,12 +65,12 @@ def _examples(
         for cut in read_cuts(results / f"corpus/{name}/cuts.jsonl.gz")
         if cut.id in chosen
     }
-    heard = _recognized(results, name, chosen)
+    recognized = _recognized(results, name, chosen)
     blocks: list[Example | Note] = []
     for utterance in chosen:
         reasons = table.loc[table["utterance"] == utterance, "reason"]
         if utterance in cuts:
-            words = heard.get(utterance)
+            words = recognized.get(utterance)
             blocks.append(_example(cuts[utterance], ", ".join(reasons), words))
     return blocks
 
@@ -84,7 +84,7 @@ def _recognized(results: Results, name: str, chosen: list[str]) -> dict[str, str
     return {utterance: words for utterance, _, words in rows if utterance in chosen}
 
 
-def _example(cut: MonoCut, reasons: str, heard: str | None) -> Example | Note:
+def _example(cut: MonoCut, reasons: str, recognized: str | None) -> Example | Note:
     """Return one utterance to hear, or why that is not possible."""
     supervision = supervision_of(cut)
     try:
@@ -93,11 +93,11 @@ def _example(cut: MonoCut, reasons: str, heard: str | None) -> Example | Note:
         reason = str(error).partition("\n")[0]
         text = f"The recording of {cut.id} cannot be read any more: {reason}"
         return Note(text, is_missing=True)
-    said = supervision.text or ""
-    reference = Words([(word, "ok") for word in said.split()])
+    reference_text = supervision.text or ""
+    reference = Words([(word, "ok") for word in reference_text.split()])
     hypothesis = Words([])
-    if heard is not None:
-        pairs = align_words(said.split(), heard.split()).pairs
+    if recognized is not None:
+        pairs = align_words(reference_text.split(), recognized.split()).pairs
         reference, hypothesis = aligned(
             " ".join(word or GAP for word, _ in pairs),
             " ".join(word or GAP for _, word in pairs),

@@ -84,7 +84,7 @@ _NETWORKS_LEAD = (
     "the log probability that the network gives to the aligned state, in nats "
     "(natural logarithm) per frame, and the frame error rate is the share of frames "
     "whose best state is not the aligned one. By lattice-free MMI they learn to prefer "
-    "the phones that were said over all other phone sequences, at whatever frames "
+    "the phones of the reference over all other phone sequences, at whatever frames "
     "near the aligned ones, or anywhere where there is no alignment. By CTC "
     "(connectionist temporal classification) they learn to tell the phones of the "
     "transcript in order, each whenever the network sees it, with blanks between; the "

@@ -29,7 +29,7 @@ Curve = tuple[tuple[float, float], ...]
 _FEWEST_WORDS = 200  # that a curve is fitted to
 _WORDS_A_POINT = 25  # at least, so that a point is no chance
 _MOST_POINTS = 20
-_PARTS = 10  # of a set, each told by a curve of the others
+_PARTS = 10  # of a set, each calibrated by a curve of the others
 _LEAST = 1e-4  # share that a word is given at least, in the log loss
 _BINS = 10
 
@@ -63,12 +63,12 @@ class ScoredWords:
         columns = scores[["utterance", "reference", "hypothesis"]]
         for utterance, reference, hypothesis in columns.itertuples(index=False):
             recognized = iter(words[utterance])
-            for said, heard in zip(reference.split(), hypothesis.split(), strict=True):
-                if heard == GAP:
+            for word, other in zip(reference.split(), hypothesis.split(), strict=True):
+                if other == GAP:
                     continue
-                sure = next((c for word, c in recognized if word == heard), None)
+                sure = next((c for name, c in recognized if name == other), None)
                 if sure is not None:
-                    found.append((sure, said == heard))
+                    found.append((sure, word == other))
         confidence = np.array([sure for sure, _ in found], np.float64)
         return cls(confidence, np.array([right for _, right in found], np.bool_))
 

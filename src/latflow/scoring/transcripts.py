@@ -66,8 +66,8 @@ def read_references(
                 remedy=_REMEDY,
             )
         text, speaker = (supervisions[0].get(key) for key in ("text", "speaker"))
-        told = str(text or ""), str(speaker or "unknown")
-        return utterance, *told, float(framed["frame_shift"])
+        fields = str(text or ""), str(speaker or "unknown")
+        return utterance, *fields, float(framed["frame_shift"])
 
     for utterance, text, speaker, shift in read_json_lines(
         cuts, make, "a Lhotse cut", _REMEDY

@@ -4,7 +4,7 @@ Runs in a thread, one utterance a thread; kernels release the interpreter's lock
 result depends on nothing but the utterance's scores and the beams, so neither threads
 nor batch mates nor ranks change it.
 
-When something fails, this is done, and told in the ledger: a search that ends in no
+When something fails, this is done, and noted in the ledger: a search that ends in no
 final state is repeated with a wider beam, and then its incomplete paths are taken or
 the utterance is skipped (`lattices.on_no_final`); an utterance that cannot be aligned
 takes its static alignment, or is skipped. A skipped utterance adds nothing, neither
@@ -112,7 +112,7 @@ class AlignmentSource:
         """Return the alignment of an utterance, int32[T]; None if it is skipped.
 
         Args:
-            result: of the utterance; is told retries, fall-backs and failures, and
+            result: of the utterance; gets retries, fall-backs and failures, and
                 the drift where there are two alignments.
             words: word ids of what was said, int32[N].
             log_likes: [T, P], unscaled.

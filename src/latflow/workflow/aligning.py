@@ -213,5 +213,5 @@ def run_recipe(
         tell.writelines(dict.fromkeys(errors) if errors else last)
         if any("ledger.max_skipped_fraction" in line for line in errors):
             tell.write("it is --max-skipped of latflow align\n")
-        tell.write(f"all that was said: {out / 'latflow.log'}\n")
+        tell.write(f"the whole log: {out / 'latflow.log'}\n")
     return int(process.returncode)

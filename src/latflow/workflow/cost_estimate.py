@@ -52,9 +52,9 @@ class CostEstimate:
             )
             if self._is_over:
                 self._process.kill()
-            told, _ = self._process.communicate()
+            printed, _ = self._process.communicate()
         with contextlib.suppress(ValueError):
-            return json.loads(told)
+            return json.loads(printed)
         return None
 
     def stop(self) -> None:

@@ -124,7 +124,7 @@ def _training_memory(recipe: Recipe) -> dict[str, TrainingMemory | None]:
     try:
         sizes = NetworkSizes(recipe, split_amounts(recipe, {}, {}))
         return {name: sizes.memory(name) for name in recipe.networks}
-    except UserError:  # told by those who find it: of networks, frames, sources
+    except UserError:  # reported where it is found: networks, frames, sources
         return {}
 
 
@@ -363,7 +363,7 @@ def _overlap(train: Survey, other: Survey) -> Iterator[Finding]:
             other.file,
             f"{len(speakers)} speakers are in train and in {other.split}: "
             f"{some(speakers)}",
-            "word error rates of speakers never heard before will be higher",
+            "word error rates of speakers not in training will be higher",
         )
 
 
@@ -371,20 +371,20 @@ def _unheard_phones(train: Survey, dictionary: Dictionary | None) -> Iterator[Fi
     """Yield phones that no word of the training set has."""
     if dictionary is None or not train.words:
         return
-    heard = {
+    spoken = {
         phone
         for entry in dictionary.lexicon.entries
         if entry.word in train.words
         for phone in entry.phones
     }
-    heard.update(dictionary.names.silence_phones)  # no word needs to have them
-    unheard = [p for p in dictionary.lexicon.phones if p not in heard]
-    if unheard:
+    spoken.update(dictionary.names.silence_phones)  # no word needs to have them
+    absent = [p for p in dictionary.lexicon.phones if p not in spoken]
+    if absent:
         yield Finding(
             "warning",
             dictionary.file,
-            f"{len(unheard)} phones are in no word of train: {some(unheard)}",
-            "check their spelling; models of phones never heard stay as they begin",
+            f"{len(absent)} phones are in no word of train: {some(absent)}",
+            "check their spelling; models of phones without speech stay as they begin",
         )
 
 

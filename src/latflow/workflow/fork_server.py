@@ -117,9 +117,9 @@ def _hand_over(address: str, job: _Job) -> tuple[socket.socket, int] | None:
     connection = socket.socket(socket.AF_UNIX)
     with contextlib.suppress(OSError):
         connection.connect(address)
-        told = pickle.dumps(job)
-        socket.send_fds(connection, [_NUMBER.pack(len(told))], [0, 1, 2])
-        connection.sendall(told)
+        message = pickle.dumps(job)
+        socket.send_fds(connection, [_NUMBER.pack(len(message))], [0, 1, 2])
+        connection.sendall(message)
         if (process := _number(connection)) is not None:
             return connection, process
     connection.close()
@@ -202,12 +202,12 @@ def _receive(connection: socket.socket) -> tuple[_Job, list[int]] | None:
     try:
         data, streams, *_ = socket.recv_fds(connection, _NUMBER.size, 3)
         (size,) = _NUMBER.unpack(data)
-        told = bytearray()
-        while len(told) < size:
-            if not (part := connection.recv(size - len(told))):
+        message = bytearray()
+        while len(message) < size:
+            if not (part := connection.recv(size - len(message))):
                 raise OSError("handed over in part")
-            told += part
-        job = pickle.loads(bytes(told))  # noqa: S301 -- the folder of the socket is ours
+            message += part
+        job = pickle.loads(bytes(message))  # noqa: S301 -- the folder of the socket is ours
         if job.python != sys.executable:
             raise OSError("another environment's")
         _import(job)

@@ -93,9 +93,9 @@ def plan_jobs(
             check=False,
         )
         if not found.is_file():
-            said = done.stderr.rpartition(_REFUSED)[2]
+            refusal = done.stderr.rpartition(_REFUSED)[2]
             raise UserError(
-                f"no plan can be made: {' '.join(said.split())}",
+                f"no plan can be made: {' '.join(refusal.split())}",
                 file=asked["recipe"],
             )
         jobs = json.loads(found.read_text(encoding="utf-8"))
@@ -160,8 +160,8 @@ def _main() -> None:
     try:
         _write_jobs(json.loads(sys.argv[1]), sys.argv[2])
     except (WorkflowError, RuleException) as error:
-        said = in_one_line(type(error).__name__, str(error)) or str(error)
-        sys.exit(f"{_REFUSED}{said.removeprefix('error: ')}")
+        refusal = in_one_line(type(error).__name__, str(error)) or str(error)
+        sys.exit(f"{_REFUSED}{refusal.removeprefix('error: ')}")
 
 
 if __name__ == "__main__":

@@ -300,7 +300,7 @@ class Language:
         try:
             words = known_words(check_lexicon(path, self.options), self.options)
         except UserError:
-            return  # told with the corpora
+            return  # reported with the corpora
         for model in self.models.values():
             try:
                 model.check(words, is_whole=True)

@@ -26,7 +26,7 @@ def name_changes() -> None:
     """Have this process's Snakemake name what differs between params."""
 
     def text(change: ParamsChange) -> str:
-        """Return what is said of changed params."""
+        """Return the line on changed params."""
         return describe(change.only_old, change.only_new)
 
     setattr(ParamsChange, "__str__", text)  # noqa: B010 - Snakemake's own

@@ -138,14 +138,14 @@ class Sets:
         if not folders:
             return ""
         contents, listings = Contents(), Listings()
-        told = []
+        digests = []
         for one in folders:
             listed = list_files(one, contents)
             digest = digest_of_files(listed)
             listings.keep(one.path, digest, listed)
-            told.append(f"{one.path} {digest}")
+            digests.append(f"{one.path} {digest}")
         contents.save()
-        return " ".join(told)
+        return " ".join(digests)
 
 
 def simulation_files(options: SimulationOptions | MixingDraws | None) -> list[str]:

@@ -67,7 +67,7 @@ def is_results(name: str | Path | None) -> bool:
 
 
 def keep_config(config: Mapping[str, Any], results: str | Path) -> None:
-    """Write what a run is told beside its results, so that these name the experiment.
+    """Write the settings of a run beside its results, which name the experiment.
 
     Args:
         config: the recipe, with the settings of the command line.

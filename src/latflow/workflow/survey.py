@@ -202,7 +202,7 @@ def survey_source(
 
     Args:
         source: source of recordings and transcripts.
-        survey: is told of every utterance that can be read.
+        survey: gets every utterance that can be read.
         max_skipped_fraction: share of the utterances that may be skipped.
 
     Returns:
@@ -286,7 +286,7 @@ def _tails(tails: Mapping[str, float], survey: Survey) -> Iterator[Finding]:
     long = [f"{name} ({left:.0f} s)" for name, left in tails.items() if left > TAIL_S]
     if long:
         what = f"recordings go on for long after their last utterance ({len(long)})"
-        remedy = "is something said there? write it into the transcripts"
+        remedy = "is there speech? write it into the transcripts"
         yield Finding(
             "note", survey.file, f"{survey.split}: {what}: {some(long)}", remedy
         )
@@ -302,8 +302,8 @@ def _noted(ledger: Ledger, survey: Survey, remedy: str) -> Iterator[Finding]:
             found.setdefault(kind, []).append(entry.utterance)
     for reason, names in found.items():
         what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
-        told = remedy if reason == SEVERAL_CHANNELS else "mend the files if you can"
-        yield Finding("warning", survey.file, what, told)
+        advice = remedy if reason == SEVERAL_CHANNELS else "mend the files if you can"
+        yield Finding("warning", survey.file, what, advice)
     renamed = [e.reason for e in ledger.entries if e.action == "renamed"]
     if renamed:
         what = f"{survey.split}: ids are changed ({len(renamed)}): {some(renamed)}"
@@ -321,10 +321,11 @@ def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
     faults: dict[tuple[str, str], list[str]] = {}
     forms = WordForms(survey.vocabulary, source.text_rules)
     allow_commands = source.allow_commands
-    for cut, told, fault in supervisions_of(source.path, allow_commands=allow_commands):
+    found = supervisions_of(source.path, allow_commands=allow_commands)
+    for cut, one, fault in found:
         if fault is not None:
             faults.setdefault((fault.reason, fault.remedy), []).append(cut.id)
-        speaker, text = (told.speaker, told.text) if told else (None, None)
+        speaker, text = (one.speaker, one.text) if one else (None, None)
         survey.add(cut.id, speaker, forms.words(text or ""), duration=cut.duration)
     for (reason, remedy), names in faults.items():
         what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"

@@ -202,7 +202,7 @@ def test_curves_have_panels_for_what_there_is(section):
         "objective of mmi (nats per frame)",
         "objective of smbr (right frames per frame)",
         "cross-entropy",
-        "said is in the lattice",
+        "reference is in the lattice",
         "lattice depth",
         "lattice beam",
         "oracle errors",
