@@ -11,7 +11,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.options import facts_of
 from latflow.nnet.registry import LAYER_CLASSES
 
-CLASSES = sorted(LAYER_CLASSES.keys() - {"output", "subnetwork"})
+CLASSES = sorted(LAYER_CLASSES.keys() - {"loop", "output", "subnetwork"})
 
 
 def values_of(option):

@@ -64,3 +64,21 @@ SIMULATED = {"noisy": {"of": "test", "noises": {"hiss": {"type": "generated"}}}}
 def test_what_needs_audio_is_refused(recipe_of, changes, network, told):
     with pytest.raises(UserError, match=told):
         recipe_of(changes, network)
+
+
+def test_labels_that_are_features_are_not_normalized(recipe_of):
+    """Also where they stand beside other features."""
+    files = {k: [v] for k, v in FILES.items()}
+    labels = {"labels": {"files": files, "sparse": "data"}, "images": {"files": files}}
+    both = {"both": {"features": ["images", "labels"]}}
+    nnet = {"hdf5": labels, "pasted": both}
+    system = {"type": "ctc", "network": {"layers": {"output": {"class": "output"}}}}
+    system["network"]["layers"]["output"]["loss"] = "ctc"
+    for features in ("labels", "both"):
+        raw = {"features": features, "data": {"normalization": "none"}}
+        systems = {"net": {**system, **raw}}
+        assert recipe_of({"nnet": {**nnet, "systems": systems}}).systems["net"]
+        del raw["data"]
+        systems = {"net": {**system, **raw}}
+        with pytest.raises(UserError, match="would change the labels of nnet.hdf5.lab"):
+            recipe_of({"nnet": {**nnet, "systems": systems}})

@@ -63,10 +63,25 @@ def test_horovod_has_the_same_version_everywhere(repository):
     assert f"horovod=={versions.pop()}" in (repository / "pyproject.toml").read_text()
 
 
-def read_pip(path):
-    """Return the packages of an environment that come from an index of Python's."""
-    lines = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
-    return [line for line in lines if not line.startswith("--")]
+def read_python(path):
+    """Return the packages of Python in an environment, `name==version`.
+
+    They come from an index of Python's, but for torch without CUDA, which is
+    conda-forge's `pytorch-cpu` (it is a distribution `torch` to pip).
+    """
+    *packages, pip = yaml.safe_load(path.read_text())["dependencies"]
+    lines = [line for line in pip["pip"] if not line.startswith("--")]
+    torch = [x for x in packages if x.startswith("pytorch-cpu=")]
+    return [*lines, *(x.replace("pytorch-cpu=", "torch==") for x in torch)]
+
+
+def test_torch_with_cuda_is_in_the_environment_for_gpus_alone(repository):
+    for name, found in environments(repository).items():
+        *packages, pip = found["dependencies"]
+        cpu = [x for x in packages if x.startswith("pytorch-cpu=")]
+        any_torch = [x for x in pip["pip"] if x.startswith("torch==")]
+        is_gpu = name == "torch-gpu"
+        assert (len(cpu), len(any_torch)) == ((0, 1) if is_gpu else (1, 0)), name
 
 
 def test_conda_environments_use_the_locked_versions(repository):
@@ -76,7 +91,7 @@ def test_conda_environments_use_the_locked_versions(repository):
     paths = sorted((repository / "envs").glob("*.yaml"))
     assert paths
     for path in paths:
-        for requirement in read_pip(path):
+        for requirement in read_python(path):
             name, version = requirement.lower().split("==")
             assert versions[name] == version, f"{path.name}: {requirement}"
 
@@ -121,8 +136,8 @@ def test_environments_have_what_the_code_of_their_rules_imports(repository):
         needed = distributions(*names, "latflow.workflow.fork_server.run") - NEVER_RUN
         if "lhotse" in needed:
             needed.add("lilcom")  # loaded by name, for manifests with features of it
-        pip = read_pip(repository / f"envs/{environment}.yaml")
-        lacking = needed - closure(plain(one.split("==")[0]) for one in pip)
+        python = read_python(repository / f"envs/{environment}.yaml")
+        lacking = needed - closure(plain(one.split("==")[0]) for one in python)
         assert not lacking, environment
 
 

@@ -491,6 +491,7 @@ def _hdf5_export(arguments: Arguments) -> None:
     option("--frames", "frame store to write", required=True),
     option("--labels", "folder for the label stores, one a target", required=True),
     option("--targets", "targets to read; all by default", nargs="*"),
+    option("--sparse", "target whose labels are the frames, one number each"),
     option("--frame-shift", "seconds from frame to frame", 0.01),
 )
 def _hdf5_import(arguments: Arguments) -> None:
@@ -502,6 +503,7 @@ def _hdf5_import(arguments: Arguments) -> None:
         arguments.frames,
         arguments.labels,
         targets=arguments.targets,
+        sparse=arguments.sparse,
         frame_shift=arguments.frame_shift,
     )
 

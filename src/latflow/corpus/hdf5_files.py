@@ -15,6 +15,8 @@ pixels row by row as `inputs`: [height x width, C], C numbers a pixel. Here fram
 the columns of an image: [width, C x height], as layers over time and frequency take
 them (`conv2d`, `mdlstm`).
 
+Labels may take the place of the frames, one number each (RETURNN's sparse data).
+
 Labels may lie in other files than the frames, as RETURNN's `HDFDumpLayer` writes
 alignments: `inputs` are then labels, integers [sum labels], of `inputPattSize` classes
 whose names are `labels`; or there are no `inputs`, and no column for them. Files of a
@@ -193,11 +195,20 @@ class HdfSequences:
         dim: features per frame.
         frames: where the frames of each are, by its id: a file, and its number there.
         labels: of the targets that are read.
+        sparse: the target whose labels are the frames, or None.
     """
 
     dim: int
     frames: Mapping[str, tuple[HdfFile, int]]
     labels: Sequence[HdfLabels]
+    sparse: HdfLabels | None = None
+
+    def frames_of(self, tag: str) -> np.ndarray:
+        """Return the frames of a sequence, float32 [T, D]."""
+        part, i = self.frames[tag]
+        if self.sparse is None:
+            return part.frames(i)
+        return part.labels(self.sparse.name, i).astype(np.float32)[:, None]
 
 
 def open_sequences(
@@ -206,6 +217,7 @@ def open_sequences(
     targets: Sequence[str] | None,
     *,
     image_height: int | None = None,
+    sparse: str | None = None,
 ) -> HdfSequences:
     """Open the files of a data set, to be closed with the stack.
 
@@ -218,6 +230,8 @@ def open_sequences(
         targets: names of the targets to be read; None for all, and `data` for labels
             that are `inputs`.
         image_height: rows that images are filled to; None for those of the highest.
+        sparse: the target whose labels are the frames; `data` for `inputs` that are
+            labels. None for `inputs` that are frames.
 
     Raises:
         UserError: none is named, or one cannot be read; frames have different sizes, or
@@ -227,24 +241,30 @@ def open_sequences(
     parts = [stack.enter_context(open_hdf(Path(file))) for file in files]
     if not parts:
         raise UserError("no HDF5 files are named")
-    with_frames = _of_one_size([p for p in parts if p.has_frames], image_height)
-    if not with_frames:
-        raise UserError(
-            "has labels, and no file has features",
-            file=parts[0].path,
-            remedy="name the files of the features, too",
-        )
+    as_frames = None if sparse is None else _labels(parts, sparse)
+    if as_frames is None:
+        with_frames = _of_one_size([p for p in parts if p.has_frames], image_height)
+        if not with_frames:
+            raise UserError(
+                "has labels, and no file has features",
+                file=parts[0].path,
+                remedy="name the files of the features, too; or name the labels that "
+                "are to be read as features in sparse",
+            )
+        dim, frames = with_frames[0].dim, _places(with_frames)
+    else:
+        dim, frames = 1, as_frames.places
     if targets is None:
         targets = sorted({name for part in parts for name in part.targets})
-    parts = _with_inputs_named(parts, targets)
-    frames = _places(with_frames)
+    if sparse != _INPUTS:
+        parts = _with_inputs_named(parts, targets)
     labels = [_labels(parts, name) for name in targets]
     for one in labels:
         missing = sorted(frames.keys() - one.places)
         if missing:
             what = "%d of %d sequences have no labels (%s): %s"
             log.warning(what, len(missing), len(frames), one.name, missing[0])
-    return HdfSequences(with_frames[0].dim, frames, labels)
+    return HdfSequences(dim, frames, labels, as_frames)
 
 
 def _of_one_size(parts: list[HdfFile], image_height: int | None) -> list[HdfFile]:

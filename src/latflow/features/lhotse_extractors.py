@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 from lhotse.features.base import FEATURE_EXTRACTORS, FeatureExtractor
+from lhotse.features.opensmile import OpenSmileExtractor
+from lhotse.utils import compute_num_frames
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
@@ -51,6 +53,28 @@ _PACKAGES = {
 _RUNNING = {"opensmile-extractor", "s3prl-ssl"}
 _ANY_TYPE = ConfigDict(arbitrary_types_allowed=True)
 _DOCS = "see docs/network_data.md on extractors"
+
+
+class OpenSmile(OpenSmileExtractor):
+    """Lhotse's extractor of openSMILE, of which two methods are mended.
+
+    In Lhotse 1.33 `feature_dim` fails, and of features with more frames than there are
+    frame shifts (`lld_de` of the set IS09) a frame or two are left.
+    """
+
+    def feature_dim(self, sampling_rate: int) -> int:  # noqa: ARG002 - Lhotse's form
+        """Return the features of a frame."""
+        return len(self.smileExtractor.feature_names)
+
+    def _pad_frames(
+        self, samples: np.ndarray, feats: np.ndarray, sampling_rate: int
+    ) -> np.ndarray:
+        """Return a frame for each frame shift: the last ones again, or cut off."""
+        duration = samples.shape[1] / sampling_rate
+        count = compute_num_frames(duration, self.frame_shift, sampling_rate)
+        if len(feats) > count:
+            return feats[:count]
+        return super()._pad_frames(samples, feats, sampling_rate)
 
 
 class ExtractionError(UserError):
@@ -208,7 +232,7 @@ class LhotseExtractor:
                 "folder/file.py:Class)",
             )
         else:
-            found = FEATURE_EXTRACTORS[name]
+            found = _MENDED.get(name, FEATURE_EXTRACTORS[name])
             if name in _RUNNING:
                 refuse_untrusted(name)
             package = _PACKAGES.get(name)
@@ -219,6 +243,8 @@ class LhotseExtractor:
                 )
             if package == "torchaudio":
                 _load_torchaudio()
+            if package == "s3prl":
+                self._load_s3prl()
         if not (isinstance(found, type) and issubclass(found, FeatureExtractor)):
             raise UserError(
                 f"{self._key}.extractor: {name} is no subclass of Lhotse's "
@@ -226,6 +252,17 @@ class LhotseExtractor:
                 remedy=_DOCS,
             )
         return found
+
+    def _load_s3prl(self) -> None:
+        """Import s3prl, which needs parts of torchaudio that 2.9 has no more."""
+        try:
+            import_module("s3prl.hub")
+        except Exception as error:  # of all encoders that it has it may be any
+            raise UserError(
+                f"{self._key}.extractor: s3prl does not load here: {_told(error)}",
+                remedy="a network that begins with a layer of class pretrained needs "
+                "no s3prl",
+            ) from error
 
     def _configured(self, key: str, sample_rate: int | None) -> Any:
         """Return the extractor's settings, the sample rate among them."""
@@ -312,6 +349,9 @@ class LhotseExtractor:
             f"{self._key}.extractor: {self.options.extractor} {what}: {_told(error)}",
             remedy=_DOCS,
         )
+
+
+_MENDED: dict[str, type[FeatureExtractor]] = {"opensmile-extractor": OpenSmile}
 
 
 def _load_torchaudio() -> None:

@@ -222,7 +222,7 @@ class LhotseFrontEndOptions(Options):
     type: Literal["lhotse"] = "lhotse"
     extractor: Text
     """Name that Lhotse registers the extractor under, as `kaldi-fbank`,
-    `kaldi-log-spectrogram`, `librosa-fbank` or `s3prl-ssl`; or the location of a
+    `kaldi-log-spectrogram`, `librosa-fbank` or `fbank`; or the location of a
     subclass of `lhotse.features.base.FeatureExtractor`: `module:Class`, or
     `folder/file.py:Class`."""
     options: dict[str, Any] = Field(default_factory=dict)

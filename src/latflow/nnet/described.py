@@ -247,7 +247,8 @@ def _needed_by(name: str, layers: Mapping[str, Any]) -> set[str]:
         if name in found or not isinstance(layer, Mapping):
             continue
         found.add(name)
-        waiting += [*_sources(name, layers), str(layer.get("reuse", ""))]
+        others = (str(layer.get(key, "")) for key in ("reuse", "initial_state"))
+        waiting += [*_sources(name, layers), *others]
     return found
 
 

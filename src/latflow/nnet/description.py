@@ -22,31 +22,45 @@ frame beyond an utterance's ends, as Kaldi's do, and real frames beyond a chunk'
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from torch import nn
 
 from latflow.errors import UserError
 from latflow.files import read_yaml
 from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.encoders import described as described_encoder
-from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
+from latflow.nnet.graph import (
+    DATA,
+    PREVIOUS,
+    LayerDescription,
+    Plan,
+    SubnetworkOptions,
+)
 from latflow.nnet.layer import Layer
+from latflow.nnet.layer_checks import (
+    check_context,
+    check_decoder,
+    check_energies,
+    check_in_loop,
+    check_name,
+    check_sources,
+)
 from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.simple import Linear, SliceOptions
-from latflow.nnet.layers.spectral import MelOptions, Pcen
+from latflow.nnet.layers.spectral import Pcen
+from latflow.nnet.loops import LoopOptions
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
 from latflow.options import Options
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_CONTAINER = nn.ModuleDict()  # what will hold the layers, by name
-_COMMON = ("class", "from", "reuse", "loss", "target", "loss_scale")
+_COMMON = (
+    *("class", "from", "initial_state", "reuse"),
+    *("loss", "target", "loss_scale"),
+)
 
 
 class _LossOptions(Options):
@@ -141,7 +155,7 @@ class NetworkDescription:
         ends = (decoded, *(name for name in ends if name != decoded))
         plan = _plan(layers, ends)
         if edges == "repeat":
-            _check_context(plan)
+            check_context(plan)
         return cls(copy.deepcopy(dict(config)), plan, file)
 
     def with_parts(self, parts: Mapping[str, int]) -> NetworkDescription:
@@ -201,36 +215,24 @@ def _pretrained(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _pretrained(inside)
 
 
-def _parse_layers(given: Any, location: Location) -> dict[str, LayerDescription]:
+def _parse_layers(
+    given: Any, location: Location, *, in_loop: bool = False
+) -> dict[str, LayerDescription]:
     """Check all layers of a network or of a subnetwork, in the file's order."""
     if not isinstance(given, Mapping) or not given:
         raise location.error(f"layers must be a mapping of layers, not {given!r}")
-    layers, previous = {}, DATA
+    layers: dict[str, LayerDescription] = {}
+    previous = DATA
     for name, options in given.items():
-        _check_name(name, location)
+        check_name(name, location)
         here = location.inside(name)
         if not isinstance(options, Mapping):
             raise here.error("must be a mapping with the key class")
         layers[name] = _parse_layer(name, options, previous, given, here)
         previous = name
     for layer in layers.values():
-        for source in layer.inputs:
-            if source != DATA and source not in layers:
-                hint = nearest(source, (DATA, *layers))
-                raise layer.location.error(f"from names no layer: {source}", hint)
+        check_sources(layer, layers, in_loop=in_loop)
     return layers
-
-
-def _check_name(name: Any, location: Location) -> None:
-    """Refuse a name that cannot be one."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        hint = "letters, digits, _ and -, a letter first"
-        raise location.error(f"{name!r} cannot be a layer's name", hint)
-    # layers are attributes of a torch container, beside its own methods
-    if name == DATA or hasattr(_CONTAINER, name):
-        raise location.error(
-            f"{name} cannot be a layer's name", "it is taken: choose another"
-        )
 
 
 def _parse_layer(
@@ -249,16 +251,16 @@ def _parse_layer(
     if reuse is not None:
         if options or given.get("class", class_name) != class_name:
             key = next(iter(options), "class")
-            hint = "only from, loss, target and loss_scale are its own"
+            hint = "only from, initial_state, loss, target and loss_scale are its own"
             raise location.error(
                 f"{key} is that of {reuse}, whose parameters it shares", hint
             )
         options = {k: v for k, v in source.items() if k not in _COMMON}
     has_classes = _has_classes(class_name, source)
     checked = _options(found, options, location, has_classes=has_classes)
-    inside = checked.layers if isinstance(checked, SubnetworkOptions) else None
     loss = _loss(given, class_name, location)
-    _check_decoder(found, loss, location)
+    check_decoder(found, loss, location)
+    state = given.get("initial_state")
     return LayerDescription(
         name,
         class_name,
@@ -269,7 +271,8 @@ def _parse_layer(
         reuse,
         loss,
         location,
-        None if inside is None else _nested(inside, location),
+        _nested(checked, location),
+        None if state is None else _string("initial_state", state, location),
     )
 
 
@@ -341,14 +344,34 @@ def _options(
     return read_layer_options(found.OPTIONS, given, location)
 
 
-def _nested(given: Mapping[str, Any], location: Location) -> Plan:
-    """Return the layers of a subnetwork, which ends in `output` or the last one."""
-    layers = _parse_layers(given, location)
+def _nested(options: Options, location: Location) -> Plan | None:
+    """Return the layers inside a subnetwork or a loop; None for other layers.
+
+    The first end is `output` or the last one; the others are those that are read a
+    frame later.
+    """
+    if not isinstance(options, SubnetworkOptions | LoopOptions):
+        return None
+    in_loop = isinstance(options, LoopOptions)
+    layers = _parse_layers(options.layers, location, in_loop=in_loop)
     for layer in layers.values():
         if layer.loss:
-            raise layer.location.error("a loss inside a subnetwork", "move it outside")
+            what = f"a loss inside a {'loop' if in_loop else 'subnetwork'}"
+            raise layer.location.error(what, "move it outside")
+        if in_loop:
+            check_in_loop(layer)
     end = "output" if "output" in layers else list(layers)[-1]
-    return _plan(layers, (end,))
+    ends, needed, waiting = [end], set(), [end]
+    while waiting:
+        if (name := waiting.pop()) == DATA or name in needed:
+            continue
+        needed.add(name)
+        for source in layers[name].needs:
+            read = source.removeprefix(PREVIOUS)
+            waiting.append(read)
+            if source != read and read not in ends:
+                ends.append(read)
+    return _plan(layers, tuple(ends))
 
 
 def _loss(
@@ -371,21 +394,6 @@ def _loss(
         hint = f"leave target out: it is {DEFAULT_TARGETS[options.loss]}"
         raise location.error(f"loss {options.loss} has no target {target}", hint)
     return OutputLoss(options.loss, target, options.loss_scale)
-
-
-def _check_decoder(
-    found: type[Layer], loss: OutputLoss | None, location: Location
-) -> None:
-    """Refuse a decoder without its loss, and this loss of another layer."""
-    has_loss = loss is not None and loss.name == "attention"
-    if found is AttentionDecoder and not has_loss:
-        raise location.error(
-            "class attention_decoder is an output", "add loss: attention"
-        )
-    if has_loss and found is not AttentionDecoder:
-        raise location.error(
-            "loss attention is of a decoder", "set class: attention_decoder"
-        )
 
 
 def _decoded(
@@ -419,40 +427,8 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
             hint = "name it in a from, give it a loss, or delete it"
             raise layer.location.error("its result is used nowhere", hint)
         if layer.layer_class is Pcen:
-            _check_energies(layer, layers)
+            check_energies(layer, layers)
     return Plan(tuple(ordered.values()), ends)
-
-
-def _check_energies(
-    layer: LayerDescription, layers: Mapping[str, LayerDescription]
-) -> None:
-    """Refuse what may be negative before `pcen`, whose roots then are NaN.
-
-    A user's own classes are trusted.
-    """
-    for name in layer.inputs:
-        source = layers.get(name)  # None: the features, which are logarithms
-        if source is not None:
-            if "." in source.class_name:
-                continue
-            if isinstance(source.options, MelOptions) and not source.options.log:
-                continue
-        raise layer.location.error(
-            f"class pcen reads energies, which {name} does not give",
-            "let it read a layer of class mel with log: false",
-        )
-
-
-def _check_context(plan: Plan) -> None:
-    """Refuse layers that cannot use up frames of context."""
-    for layer in plan.layers:
-        if not layer.layer_class.USES_CONTEXT:
-            raise layer.location.error(
-                f"class {layer.class_name} does not work with edges: repeat",
-                "set edges to zeros, or take layers that see some frames around",
-            )
-        if layer.inside is not None:
-            _check_context(layer.inside)
 
 
 def _sources_first(
@@ -468,8 +444,9 @@ def _sources_first(
     if name in path:
         circle = " <- ".join((*path[path.index(name) :], name))
         raise layer.location.error(f"layers feed each other in a circle: {circle}")
-    needed = (*layer.inputs, *((layer.reuse,) if layer.reuse else ()))
-    for source in needed:
+    for source in layer.needs:
+        if source.startswith(PREVIOUS):
+            continue
         yield from _sources_first(source, layers, done, (*path, name))
     if name not in done:
         yield layer

@@ -283,13 +283,16 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
                 _told(layer),
             )
         )
-        edges += [(source, layer.name) for source in layer.inputs]
+        states = () if layer.initial_state is None else (layer.initial_state,)
+        edges += [(source, layer.name) for source in (*layer.inputs, *states)]
     return NetworkGraph(tuple(nodes), tuple(edges))
 
 
 def _told(layer: LayerDescription) -> str:
     """Return the options of a layer that are not defaults, but for its size."""
     told, defaults = [], type(layer.options).model_fields
+    if layer.initial_state is not None:
+        told.append(f"initial state of {layer.initial_state}")
     for name, value in layer.options:
         if name in {"size", "layers"} or value == defaults[name].default:
             continue

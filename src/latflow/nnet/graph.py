@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
@@ -19,6 +19,7 @@ from latflow.nnet.options import MOST_LAYERS, Location
 from latflow.options import Options
 
 DATA = "data"  # the name of the features
+PREVIOUS = "prev:"  # before the name of a layer: what it gave for the frame before
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class LayerDescription:
         options: of the class.
         has_classes: whether `size` is the number of classes of the output's target.
         reuse: the layer whose module this one uses, or None.
+        initial_state: the layer whose last state this one begins with, or None.
         loss: None for a hidden layer.
         location: for messages.
         inside: layers of a subnetwork, whose result is that of the only end.
@@ -48,6 +50,13 @@ class LayerDescription:
     loss: OutputLoss | None
     location: Location
     inside: Plan | None = None
+    initial_state: str | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Layers, or `data`, without which it is nothing; in a loop also `prev:x`."""
+        others = (self.initial_state, self.reuse)
+        return (*self.inputs, *(name for name in others if name is not None))
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class Plan:
         needed, found = {end}, []
         for layer in reversed(self.layers):
             if layer.name in needed:
-                needed |= {*layer.inputs, layer.reuse or layer.name}
+                needed |= {*layer.needs}
                 found.append(layer)
         return found[::-1]
 
@@ -87,6 +96,7 @@ class LayerGraph(nn.Module):
         seed: each layer starts from its own stream of numbers, of the seed and the
             layer's name, so that a change elsewhere leaves it alone; None continues
             the present stream (layers inside a subnetwork).
+        previous: shapes of what is read of the frame before, in a loop, by `prev:x`.
 
     Attributes:
         layers: the modules, by layer; a layer that reuses another has none.
@@ -103,12 +113,13 @@ class LayerGraph(nn.Module):
         sizes: Mapping[str, int] | None = None,
         *,
         seed: int | None = None,
+        previous: Mapping[str, Shape] | None = None,
     ) -> None:
         super().__init__()
         self.plan = plan
         self.layers = nn.ModuleDict()
-        self.shapes = {DATA: shape}
-        self.contexts = {DATA: Context()}
+        self.shapes = {DATA: shape, **(previous or {})}
+        self.contexts = {name: Context() for name in self.shapes}
         self._input_shapes: dict[str, Shape] = {}
         for layer in plan.layers:
             if seed is not None:
@@ -137,6 +148,22 @@ class LayerGraph(nn.Module):
         for source in layer.inputs[1:]:
             before = before.joined(self.contexts[source])
         self.contexts[layer.name] = before.then(module.context)
+        if layer.initial_state is not None:
+            self._connect_state(layer, layer.initial_state, module)
+
+    def _connect_state(self, layer: LayerDescription, name: str, module: Layer) -> None:
+        """Have a layer begin with the state that another ends in: it sees all."""
+        source = next(one for one in self.plan.layers if one.name == name)
+        giver = self.module_of(source)
+        if giver.state_form != module.state_form or module.state_form == "none":
+            raise layer.location.error(
+                f"initial_state: the state of {name} is of {giver.state_form}, its own "
+                f"of {module.state_form}",
+                "give both the same unit (lstm or gru), size and number of layers",
+            )
+        giver.keeps_state = True
+        stride = self.contexts[layer.name].stride
+        self.contexts[layer.name] = Context(None, None, stride)
 
     def module_of(self, layer: LayerDescription) -> Layer:
         """Return the module that computes a layer."""
@@ -154,7 +181,7 @@ class LayerGraph(nn.Module):
             )
             raise layer.location.error(f"its inputs have different frame rates: {told}")
         dims = [shape.dim for shape in shapes]
-        if layer.layer_class.COMBINE == "add":
+        if layer.layer_class.COMBINE != "concat":
             if len(set(dims)) > 1:
                 raise layer.location.error(f"its inputs have unequal sizes: {dims}")
             return shapes[0]
@@ -168,10 +195,29 @@ class LayerGraph(nn.Module):
         """Compute the plan's ends, or what other layers give, by name."""
         results = {DATA: batch}
         for layer in self.plan.layers:
-            inputs = [results[source] for source in layer.inputs]
-            joined = _join(inputs, layer.layer_class.COMBINE)
-            results[layer.name] = self.module_of(layer)(joined)
+            state = None
+            if layer.initial_state is not None:
+                state = results[layer.initial_state].state
+            results[layer.name] = self.compute(layer, results, state)
         return {name: results[name] for name in wanted or self.plan.ends}
+
+    def compute(
+        self,
+        layer: LayerDescription,
+        results: Mapping[str, Padded],
+        state: Tensor | None = None,
+    ) -> Padded:
+        """Compute one layer.
+
+        Args:
+            layer: of the plan.
+            results: what its inputs give, by name.
+            state: [B, S], that it begins with; None for zeros.
+        """
+        inputs = [results[source] for source in layer.inputs]
+        joined = _join(inputs, layer.layer_class.COMBINE)
+        module = self.module_of(layer)
+        return module(joined) if state is None else module(joined, state)
 
 
 def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> Layer:
@@ -199,7 +245,7 @@ def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> L
 
 
 def _join(inputs: list[Padded], how: str) -> Padded:
-    """Return one batch of several inputs: their sum, or side by side."""
+    """Return one batch of several inputs: their sum, product, or side by side."""
     first, *others = inputs
     if not others:
         return first
@@ -209,6 +255,8 @@ def _join(inputs: list[Padded], how: str) -> Padded:
     values = [batch.values for batch in inputs]
     if how == "add":
         return first.with_values(torch.stack(values).sum(0))
+    if how == "multiply":
+        return first.with_values(reduce(torch.mul, values))
     return first.with_values(torch.cat(values, 2))
 
 

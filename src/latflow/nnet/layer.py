@@ -126,12 +126,15 @@ class Padded:
         before: frames of context that stand before each sequence's own first one, with
             others behind; lengths count them all, and values beyond the ends may be
             anything. None where there is no context: zeros stand beyond the ends.
+        state: [B, S], what a recurrent layer has in mind at each sequence's end, if it
+            keeps it for another (`Layer.HAS_STATE`).
     """
 
     values: Tensor
     lengths: Tensor
     padding: Tensor | None
     before: int | None = None
+    state: Tensor | None = None
 
     @staticmethod
     def of(values: Tensor, lengths: Tensor, there: Tensor | None = None) -> Padded:
@@ -298,12 +301,19 @@ class Layer(nn.Module, ABC):
 
     Class attributes:
         OPTIONS: the model of the options that a description may give.
-        COMBINE: how several inputs become one: `concat` (side by side) or `add`.
+        COMBINE: how several inputs become one: `concat` (side by side), `add`, or
+            `multiply`.
         STACK: the option that says how many copies stand one after another, if any.
         IS_DEEP: whether layer-wise pretraining counts it as a layer of its own; others
             (a norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
+        HAS_STATE: whether it can begin with the state that another ended in
+            (`initial_state`): it takes that, [B, S], as a second argument of
+            `forward`, gives its own as `Padded.state` where `keeps_state` is set, and
+            says with `state_form` which states fit.
+        IN_LOOPS: whether it works in a `loop`: it gives a frame what it gives it
+            alone, or has a state.
         IS_CAPTURABLE: whether a CUDA graph can hold what it does in training: shapes
             follow from those of the batch and `max(lengths)` alone, nothing is copied
             to or from the processor, random numbers are the batch's or torch's. It is
@@ -322,6 +332,8 @@ class Layer(nn.Module, ABC):
     STACK: ClassVar[str | None] = None
     IS_DEEP: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = False
+    HAS_STATE: ClassVar[bool] = False
+    IN_LOOPS: ClassVar[bool] = False
     IS_CAPTURABLE: ClassVar[bool] = False
     HAS_CLASSES: ClassVar[bool] = False
     HAS_OWN_START: ClassVar[bool] = False
@@ -330,6 +342,12 @@ class Layer(nn.Module, ABC):
         super().__init__()
         self.shape = shape
         self.context = Context()
+        self.keeps_state = False
+
+    @property
+    def state_form(self) -> str:
+        """What a state is of; layers of equal forms can begin with each other's."""
+        return "none"
 
     def learning_rate_factors(self) -> dict[str, float]:
         """Return factors on the learning rate, by parameter; 1 for the others."""

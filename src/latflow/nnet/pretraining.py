@@ -78,6 +78,8 @@ def shallower(description: NetworkDescription, step: int) -> NetworkDescription:
             options = {**_given(description, layer), **kept.get(layer.name, {})}
             found = dict.fromkeys(_up(name, kept, sources) for name in layer.inputs)
             layers[layer.name] = {**options, "from": list(found)}
+            if layer.initial_state not in kept:
+                layers[layer.name].pop("initial_state", None)
     used = _reached(layers, description.outputs)
     layers = {name: options for name, options in layers.items() if name in used}
     config = {**description.config, "layers": layers}
@@ -133,7 +135,8 @@ def _reached(layers: dict[str, dict[str, Any]], ends: dict[str, Any]) -> set[str
         if name != DATA and name not in reached:
             reached.add(name)
             waiting += layers[name]["from"]
-            waiting += [layers[name]["reuse"]] if "reuse" in layers[name] else []
+            others = ("reuse", "initial_state")
+            waiting += [layers[name][key] for key in others if key in layers[name]]
     return reached
 
 

@@ -15,12 +15,14 @@ from latflow.nnet.layers import (
     beamforming,
     convolution,
     decoder,
+    embedding,
     multidimensional,
     pretrained,
     recurrent,
     simple,
     spectral,
 )
+from latflow.nnet.loops import Loop
 from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
 from latflow.user_code import load_object
 
@@ -33,7 +35,9 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "batch_norm": simple.BatchNorm,
     "concat": simple.Concat,
     "add": simple.Add,
+    "multiply": simple.Multiply,
     "slice": simple.Slice,
+    "embedding": embedding.Embedding,
     "rec": recurrent.Recurrent,
     "mdlstm": multidimensional.MdLstm,
     "conv1d": convolution.Conv1d,
@@ -56,6 +60,7 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "mask_estimator": beamforming.MaskEstimator,
     "mvdr": beamforming.Mvdr,
     "pretrained": pretrained.Pretrained,
+    "loop": Loop,
     "subnetwork": Subnetwork,
 }
 

@@ -5,6 +5,7 @@ Source: https://github.com/rwth-i6/returnn, `returnn/tf/layers`.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -43,7 +44,8 @@ _ACTIVATIONS = MappingProxyType(
         "log_softmax": "log_softmax",
     }
 )  # fmt: skip
-_SWISH = re.compile(r"tf\.nn\.(swish|silu|relu|tanh|sigmoid|gelu)\(source\(0\)\)")
+_FUNCTIONS = {"swish", "silu", "relu", "tanh", "sigmoid", "gelu"}
+_START_STATES = (None, 0, "zeros")
 
 
 class RefusedError(Exception):
@@ -117,7 +119,7 @@ class Keys:
 def _recurrent(keys: Keys) -> dict[str, Any]:
     """Convert `rec`."""
     if isinstance(keys.given.get("unit"), Mapping):
-        raise RefusedError("unit", "layers in a loop")
+        return _loop(keys)
     kind = str(keys.take("unit", "lstm")).lower()
     if kind not in _LSTM | _GRU:
         raise RefusedError("unit", f"no cell {kind}")
@@ -128,7 +130,32 @@ def _recurrent(keys: Keys) -> dict[str, Any]:
     made = {"class": "rec", "size": keys.number("n_out", "size")}
     if kind in _GRU:
         made["unit"] = "gru"
-    return made | {"direction": _direction(keys)}
+    return made | {"direction": _direction(keys), **_initial_state(keys)}
+
+
+def _initial_state(keys: Keys) -> dict[str, str]:
+    """Return the layer whose last state a recurrent one begins with, if any."""
+    value = keys.take("initial_state", None)
+    if value in _START_STATES:
+        return {}
+    if not isinstance(value, str) or value in ("ones", "var", "keep_over_epoch"):
+        raise RefusedError("initial_state", f"{value}: zeros or a layer here")
+    return {"initial_state": value}
+
+
+def _loop(keys: Keys) -> dict[str, Any]:
+    """Convert a `rec` of layers; the caller converts what is inside."""
+    inside = keys.given["unit"]
+    for layer in inside.values():
+        kind = layer.get("class") if isinstance(layer, Mapping) else None
+        if kind == "choice":
+            why = "layers in a loop that decodes (see class attention_decoder)"
+            raise RefusedError("unit", why)
+    keys.rename("unit", "class loop, layers")
+    for key in ("max_seq_len", "optimize_move_layers_out", "include_eos"):
+        if key in keys:
+            keys.leave_out(key, "the input says how many frames there are")
+    return {"class": "loop", "layers": inside, "direction": _direction(keys)}
 
 
 def _associative(keys: Keys) -> dict[str, Any]:
@@ -204,14 +231,44 @@ def _function(keys: Keys) -> dict[str, Any]:
 
 
 def _expression(keys: Keys) -> dict[str, Any]:
-    """Convert `eval` of a function of one input; expressions are not run."""
-    text = re.sub(r"\s", "", str(keys.take("eval")))
-    found = _SWISH.fullmatch(text)
-    if found is None:
-        hint = "SpecAugment is class specaugment"
+    """Convert `eval` of sums, products and functions of inputs; nothing is run.
+
+    Inputs in the result are their numbers, and parts are layers of the same form.
+    """
+    text = str(keys.take("eval"))
+    try:
+        found = _part(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found = None
+    if not isinstance(found, dict):
+        text, hint = re.sub(r"\s", "", text), "SpecAugment is class specaugment"
         raise RefusedError("eval", f"code, which is not run: {text:.60} ({hint})")
-    keys.rename("eval", "a layer of class activation")
-    return {"class": "activation", "function": _ACTIVATIONS[found[1]]}
+    keys.rename("eval", "layers of class add, multiply and activation")
+    return found
+
+
+def _part(node: ast.expr) -> dict[str, Any] | int | None:
+    """Return the layer of a part of an expression; the number of an input; or None."""
+    match node:
+        case ast.Call(ast.Name("source"), [ast.Constant(int(number))], []):
+            return number
+        case ast.Call(ast.Attribute(place, str(name)), [argument], []):
+            is_known = ast.unparse(place) in ("tf", "tf.nn", "tf.math")
+            inner = _part(argument)
+            if not is_known or name not in _FUNCTIONS or inner is None:
+                return None
+            return {
+                "class": "activation",
+                "from": [inner],
+                "function": _ACTIVATIONS[name],
+            }
+        case ast.BinOp(left, ast.Add() | ast.Mult() as how, right):
+            parts = [_part(left), _part(right)]
+            if None in parts:
+                return None
+            name = "add" if isinstance(how, ast.Add) else "multiply"
+            return {"class": name, "from": parts}
+    return None
 
 
 def _dropout(keys: Keys) -> dict[str, Any]:
@@ -221,13 +278,14 @@ def _dropout(keys: Keys) -> dict[str, Any]:
 
 
 def _combine(keys: Keys) -> dict[str, Any]:
-    """Convert `combine` that adds."""
-    if keys.take("kind") != "add":
-        raise RefusedError("kind", f"{keys.given['kind']}; layers are added here")
-    keys.rename("kind", "class add")
+    """Convert `combine` that adds or multiplies."""
+    kinds = {"add": "add", "mul": "multiply"}
+    if (kind := keys.take("kind")) not in kinds:
+        raise RefusedError("kind", f"{kind}; layers are added or multiplied here")
+    keys.rename("kind", f"class {kinds[kind]}")
     if keys.activation() != "none":
         raise RefusedError("activation", "add a layer of class activation")
-    return {"class": "add"}
+    return {"class": kinds[kind]}
 
 
 def _batch_norm(keys: Keys) -> dict[str, Any]:
@@ -285,6 +343,7 @@ CLASSES: Mapping[str, Callable[[Keys], dict[str, Any] | None]] = MappingProxyTyp
         "linear": _linear,
         "pool": _pool,
         "rec": _recurrent,
+        "rnn_cell": _recurrent,
         "softmax": _softmax,
         "subnetwork": _subnetwork,
         "window": _window,

@@ -148,8 +148,9 @@ def _config(
         for layer in model.network.description.plan.behind(output.name)[:-1]:
             given = dict(config["layers"][layer.name])
             given["from"] = _sources(number, layer)
-            if layer.reuse is not None:
-                given["reuse"] = fused_layer(number, layer.reuse)
+            for key in ("reuse", "initial_state"):
+                if (other := getattr(layer, key)) is not None:
+                    given[key] = fused_layer(number, other)
             layers[fused_layer(number, layer.name)] = given
     output = dict(models[0].network.description.config["layers"][decoded[0].name])
     numbered = enumerate(decoded, 1)

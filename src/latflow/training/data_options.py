@@ -307,6 +307,10 @@ class Hdf5Options(Options):
     """Names, in `targets/data`, of labels that outputs with `loss: ce` learn: one label
     a frame. `pdf`, pdf-ids of the tree of `alignments`, and `phone` take the place of
     those that alignments would give."""
+    sparse: Name | None = None
+    """Target whose labels are the features, one class number a frame (RETURNN's sparse
+    data), for networks that begin with a layer of class `embedding`: `data` where the
+    files' `inputs` are labels. null: `inputs` are features."""
     image_height: PositiveInt | None = None
     """Rows that images (2-D inputs, with a target `sizes`) are filled to, with zeros
     below; null for those of a set's highest image. Their columns are the frames."""

@@ -122,6 +122,7 @@ def import_hdf(
     labels_dir: str | Path,
     *,
     targets: Sequence[str] | None = None,
+    sparse: str | None = None,
     frame_shift: float = 0.01,
 ) -> None:
     """Read RETURNN's HDF5 files into a `FrameStore` and label stores.
@@ -133,6 +134,7 @@ def import_hdf(
         frames_dir: becomes the frame store.
         labels_dir: `<labels_dir>/<target>` become the label stores.
         targets: names of the targets to read; None for all of the first file.
+        sparse: the target whose labels are the frames; None for `inputs`.
         frame_shift: time from one frame to the next, seconds.
 
     Raises:
@@ -140,7 +142,7 @@ def import_hdf(
             utterance comes twice.
     """
     with ExitStack() as stack:
-        data = open_sequences(stack, files, targets)
+        data = open_sequences(stack, files, targets, sparse=sparse)
         folder = stack.enter_context(atomic_directory(frames_dir))
         write = _writer(stack, data, folder, Path(labels_dir), frame_shift)
         for tag in sorted(data.frames):
@@ -165,7 +167,7 @@ def import_split(
         files: that hold the utterances, in any order.
         out_dir: becomes the frame store, with `ledger.jsonl`.
         labels: `<labels>/<target>` become the label stores of the targets.
-        options: `targets` and `frame_shift_ms`.
+        options: `targets`, `sparse`, `image_height` and `frame_shift_ms`.
         max_skipped_fraction: share of the utterances that the files may lack.
 
     Raises:
@@ -175,7 +177,11 @@ def import_split(
     ledger = Ledger("import_hdf5")
     with ExitStack() as stack:
         data = open_sequences(
-            stack, files, options.targets, image_height=options.image_height
+            stack,
+            files,
+            options.targets,
+            image_height=options.image_height,
+            sparse=options.sparse,
         )
         unused = set(data.frames)
         frames = stack.enter_context(atomic_directory(out_dir))
@@ -219,8 +225,7 @@ def _writer(
         writers.append(stack.enter_context(LabelWriter(folder, labels.num_classes)))
 
     def write(utt_id: str, speaker: str, text: str) -> None:
-        part, i = data.frames[utt_id]
-        frames.append(utt_id, speaker, text, part.frames(i))
+        frames.append(utt_id, speaker, text, data.frames_of(utt_id))
         for labels, writer in zip(data.labels, writers, strict=True):
             if (numbers := labels.of(utt_id)) is not None:
                 writer.append(utt_id, numbers)

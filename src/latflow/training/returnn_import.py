@@ -96,7 +96,7 @@ def import_returnn(path: str | Path, out_dir: str | Path | None) -> list[Row]:
     config = read_config(path)
     window = config.values.get("window", 1)
     network = convert_network(
-        config.network(), window if isinstance(window, int) else 1
+        config.network(), window if isinstance(window, int) else 1, _sparse(config)
     )
     training = convert_training(config, network)
     rows = [*network.rows, *training.rows]
@@ -117,6 +117,19 @@ def import_returnn(path: str | Path, out_dir: str | Path | None) -> list[Row]:
         part = {"nnet": {"systems": {"returnn": system}}}
         _write_yaml(file.with_name("recipe.yaml"), part, _RECIPE)
     return rows
+
+
+def _sparse(config: ReturnnConfig) -> dict[str, int]:
+    """Return the numbers of classes of the data that are labels, by name."""
+    found = {}
+    for key in ("num_inputs", "num_outputs", "extern_data"):
+        given = config.values.get(key)
+        for name, told in (given if isinstance(given, Mapping) else {}).items():
+            match told:
+                # A pair is the dimension, and the number of axes: 1 for labels.
+                case {"sparse": True, "dim": int(dim)} | [int(dim), 1]:
+                    found[str(name)] = dim
+    return found
 
 
 _NETWORK = "# What it makes: latflow network THIS --dim-in FEATURES --classes PDFS\n"
@@ -193,6 +206,8 @@ class _Training:
 
     def _take_batches(self) -> None:
         """Take what says which sequences make a batch."""
+        if self._network.has_labels:
+            self._data["normalization"] = "none"
         for key, name in (
             ("batch_size", "data.max_frames"),
             ("max_seqs", "data.max_sequences"),

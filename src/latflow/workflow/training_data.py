@@ -12,7 +12,12 @@ from latflow.options import check_choice
 from latflow.sequence.options import SequenceDataOptions
 from latflow.simulation.options import MaskTarget
 from latflow.training.data_options import DataOptions
-from latflow.workflow.frames import ExtractedFrames, Frames, IvectorFrames
+from latflow.workflow.frames import (
+    ExtractedFrames,
+    Frames,
+    Hdf5Frames,
+    IvectorFrames,
+)
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,10 @@ class TrainingData:
             raise UserError(what, remedy=error.remedy) from None
 
     def _check_normalization(self) -> None:
-        """Refuse a normalization by utterance of i-vectors, and any of samples."""
+        """Refuse one by utterance of i-vectors, and any of samples or labels."""
         for part in self.frames.parts:
+            if isinstance(part, Hdf5Frames) and part.options.sparse is not None:
+                self._check_labels(part.name)
             if isinstance(part, ExtractedFrames) and part.options.type == "waveform":
                 self._check_samples(part.options.sample_rate)
         has_ivectors = any(isinstance(x, IvectorFrames) for x in self.frames.parts)
@@ -112,6 +119,16 @@ class TrainingData:
                 f"{self.key}.data.normalization: would take the i-vectors away, which "
                 "hardly change in an utterance",
                 remedy="set it to global or none",
+            )
+
+    def _check_labels(self, name: str) -> None:
+        """Refuse to normalize labels that are read as features."""
+        if self.options.normalization not in {"none", "inherited"}:
+            raise UserError(
+                f"{self.key}.data.normalization: {self.options.normalization} would "
+                f"change the labels of nnet.hdf5.{name}",
+                remedy="set it to none; a layer of class batch_norm normalizes other "
+                "features inside",
             )
 
     def _check_samples(self, sample_rate: int | None) -> None:

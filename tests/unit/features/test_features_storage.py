@@ -114,6 +114,44 @@ def test_features_may_lie_at_a_url(features, storage, monkeypatch):
         exported(features, url="s3://bucket/x")
 
 
+@pytest.fixture
+def s3(monkeypatch):
+    """A client of a server on this machine that speaks S3."""
+    moto = pytest.importorskip("moto.server", reason="moto[server], S3 on this machine")
+    boto3 = pytest.importorskip("boto3", reason="the extra s3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield boto3.client("s3")
+    server.stop()
+
+
+@pytest.mark.parametrize("storage", ["numpy_files", "lilcom_files"])
+def test_features_may_lie_in_a_bucket(features, storage, s3, monkeypatch):
+    store = extract(features)
+    bucket = storage.replace("_", "-")
+    s3.create_bucket(Bucket=bucket)
+    for cut in exported(features, storage=storage, url=f"s3://{bucket}/x/"):
+        wanted = store.frames(store.position(cut.id))
+        tolerance = 1 / 32 if "lilcom" in storage else 0
+        np.testing.assert_allclose(cut.load_features(), wanted, atol=tolerance)
+        assert cut.features.storage_path.startswith(f"s3://{bucket}/x/")
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 3
+    with pytest.raises(UserError, match="s3://none/.*: features cannot be stored"):
+        exported(features, storage=storage, url="s3://none")
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "none")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(UserError, match="s3://.*: features cannot be stored"):
+        exported(features, storage=storage, url=f"s3://{bucket}")
+
+
 def test_what_cannot_be_exported_is_refused(features, monkeypatch):
     store = extract(features)
     with pytest.raises(UserError, match="no 'kaldiio' - choose from: numpy_hdf5"):

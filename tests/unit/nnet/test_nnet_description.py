@@ -160,7 +160,7 @@ MISTAKES = {
             "end": OUTPUT,
         },
         "layer a: size is that of one",
-        "only from, loss",
+        "only from, initial_state, loss",
     ),
     "reuse with class": (
         {
@@ -169,7 +169,7 @@ MISTAKES = {
             "end": OUTPUT,
         },
         "layer a: class is that of one",
-        "only from, loss",
+        "only from, initial_state, loss",
     ),
     "inside a subnetwork": (
         {

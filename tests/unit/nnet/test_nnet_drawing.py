@@ -152,15 +152,20 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     import yaml
 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    whole, inside, apart, system, *on_samples, training, tuned, encoder = blocks
+    whole, inside, loop, states, apart, labels, system, *others = blocks
+    *on_samples, training, tuned, encoder = others
     NetworkDescription.from_config(yaml.safe_load(whole))
-    layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(inside)}
-    description = NetworkDescription.from_config(
-        {"layers": {**layers, "output": {"class": "output"}}}
-    )
-    assert Network(description, 40, {"pdf": 3}).receptive_field == (8, 8)
-    described = NetworkDescription.from_config(yaml.safe_load(apart))
-    Network(described.with_parts({"hires": 40, "tri3": 40}), 80, {"pdf": 3})
+    for part, field in ((inside, (8, 8)), (loop, (None, 0))):
+        layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(part)}
+        description = NetworkDescription.from_config(
+            {"layers": {**layers, "output": {"class": "output"}}}
+        )
+        assert Network(description, 40, {"pdf": 3}).receptive_field == field
+    Network(NetworkDescription.from_config(yaml.safe_load(states)), 40, {"pdf": 3})
+    for block, second in ((apart, {"tri3": 40}), (labels, {"language": 1})):
+        described = NetworkDescription.from_config(yaml.safe_load(block))
+        sizes = {"hires": 40, **second}
+        Network(described.with_parts(sizes), sum(sizes.values()), {"pdf": 3})
     for block in (system, tuned):
         (name,) = read_options(NnetOptions, yaml.safe_load(block)["nnet"]).features
         assert name == "samples"

@@ -91,6 +91,7 @@ LAYERS = {
     "batch_norm": {"class": "batch_norm"},
     "concat": {"class": "concat", "from": ["data", "data"]},
     "add": {"class": "add", "from": ["data", "data"]},
+    "multiply": {"class": "multiply", "from": ["data", "data"]},
     "slice": {"class": "slice", "begin": 2, "size": 3},
     "position": {"class": "positional_encoding"},
     "specaugment": {"class": "specaugment"},
@@ -98,6 +99,18 @@ LAYERS = {
         "class": "subnetwork",
         "repeat": 2,
         "layers": {"x": {"class": "conv1d", "size": 6, "kernel": 2}},
+    },
+    "loop": {
+        "class": "loop",
+        "layers": {"h": {"class": "linear", "size": 4, "from": ["prev:h", "data"]}},
+    },
+    "loop_backward": {
+        "class": "loop",
+        "direction": "backward",
+        "layers": {
+            "h": {"class": "rec", "size": 4, "direction": "forward", "from": "both"},
+            "both": {"class": "concat", "from": ["prev:h", "data"]},
+        },
     },
     "stft": {"class": "stft"},
     "pcen": {
@@ -125,8 +138,8 @@ def test_every_class_is_among_them():
     every = [*LAYERS.values(), *itertools.chain.from_iterable(inside)]
     tested = {options["class"] for options in every}
     # the decoder gives no frames of its own: test_nnet_decoder.py; encoders need files:
-    # test_nnet_pretrained.py
-    others = {"attention_decoder", "output", "pretrained"}
+    # test_nnet_pretrained.py; embeddings labels: test_nnet_loops.py
+    others = {"attention_decoder", "embedding", "output", "pretrained"}
     assert tested | others == LAYER_CLASSES.keys()
 
 

@@ -203,7 +203,7 @@ def test_what_is_neither_json_nor_python_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("layer", "key"),
     [
-        ({"class": "rec", "unit": {"output": {}}, "n_out": 3}, "x.unit"),
+        ({"class": "rec", "unit": {"output": {"class": "choice"}}}, "x.unit"),
         ({"class": "self_attention", "num_heads": 2}, "x.class"),
         ({"class": "rec", "n_out": 3, "zoneout": 0.1}, "x.zoneout"),
         ({"class": "rec", "n_out": 3, "sampling": 2}, "x.sampling"),

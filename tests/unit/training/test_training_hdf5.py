@@ -209,6 +209,31 @@ def test_the_target_of_sparse_inputs_is_told_by_what_others_lack(tmp_path):
             import_hdf([both, sparse], *out, targets=targets)
 
 
+def test_labels_are_read_as_features(tmp_path):
+    """RETURNN's sparse data: `inputs`, or a target beside features or without them."""
+    inputs = write_sparse(tmp_path / "x", ["b", "a"], [[5, 0], [2]])
+    out = tmp_path / "f", tmp_path / "l"
+    import_hdf([inputs], *out, targets=[], sparse="data")
+    store = FrameStore.load(out[0])
+    assert (store.utt_ids, store.dim) == (["a", "b"], 1)
+    assert store.frames(1).tolist() == [[5], [0]]
+    target = write_targets_alone(tmp_path / "y", ["a"], [[3, -1]])
+    features = write_hdf(tmp_path / "z", ["a"], [[2, 0]])
+    for files in ([target], [target, features]):
+        import_hdf(files, *out, sparse="pdf")
+        assert FrameStore.load(out[0]).frames(0).tolist() == [[3], [-1]]
+        assert LabelStore.load(out[1] / "pdf").labels(0).tolist() == [3, -1]
+    import_hdf([inputs, target], *out, targets=["pdf"], sparse="data")
+    assert len(LabelStore.load(out[1] / "pdf")) == 1
+    with pytest.raises(UserError, match="x: has no target classes; it has data"):
+        import_hdf([inputs], *out, sparse="classes")
+    cuts = write_cuts(tmp_path / "cuts.jsonl.gz", ["a", "b"])
+    options = Hdf5Options(files={"train": ("x",)}, sparse="data")
+    how = {"options": options, "max_skipped_fraction": 0.0}
+    import_split(cuts, [inputs], *out, **how)
+    assert FrameStore.load(out[0]).frames(0).tolist() == [[2]]
+
+
 def test_files_of_one_data_set_have_the_same_classes(tmp_path):
     one = write_hdf(tmp_path / "x", ["a"], [[1, 1]], classes=[0])
     two = write_hdf(tmp_path / "y", ["b"], [[1, 1]], classes=[0])

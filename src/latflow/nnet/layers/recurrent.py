@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -41,12 +42,19 @@ class Recurrent(Layer):
     `bidirectional` gives 2 x `size` numbers a frame (forward, then backward). A
     backward pass starts at each sequence's own last frame, never in its padding.
 
+    With `initial_state: <layer>` it begins with the state that another layer of this
+    class, of the same unit, sizes, layers and number of directions, ended in, instead
+    of zeros: a forward layer ends at a sequence's last frame, a backward one at its
+    first. So it sees all frames, and can't be streamed (unit lstm or gru).
+
     Source: Hochreiter & Schmidhuber 1997 (LSTM, with forget gate), Cho et al. 2014
     (GRU), Danihelka et al. 2016 (`associative`, see `AssociativeLstm`); `projection`:
     Sak, Senior & Beaufays 2014 (LSTMP).
     """
 
     STACK: ClassVar[str | None] = "num_layers"
+    HAS_STATE: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     OPTIONS = RecurrentOptions
 
     def __init__(self, shape: Shape, options: RecurrentOptions) -> None:
@@ -83,8 +91,18 @@ class Recurrent(Layer):
         if options.direction == "forward":
             self.context = Context(None, 0)
 
-    def forward(self, batch: Padded) -> Padded:
-        """Run the stack over each sequence."""
+    @property
+    def state_form(self) -> str:
+        """What a state is of; an associative memory is not handed on."""
+        if isinstance(self.rnn, nn.ModuleList):
+            return "none"
+        kind = "lstm" if isinstance(self.rnn, nn.LSTM) else "gru"
+        sizes = f"{self.rnn.num_layers} x {self.step} x {self.rnn.hidden_size}"
+        projected = f", projected to {self.rnn.proj_size}" if self.rnn.proj_size else ""
+        return f"{kind} {sizes}{projected} (layers, directions, size)"
+
+    def forward(self, batch: Padded, state: Tensor | None = None) -> Padded:
+        """Run the stack over each sequence, from a state [B, S] or from zeros."""
         values = batch.values
         if self.is_backward:
             values = reverse(values, batch)
@@ -92,14 +110,49 @@ class Recurrent(Layer):
             # Only some processors have recurrences in half precision; where they lack
             # them, autocast ends in an error.
             with torch.autocast("cpu", enabled=False):
-                values = self._run(values.float(), batch)
+                values, state = self._run(values.float(), batch, state)
         else:
-            values = self._run(values, batch)
+            values, state = self._run(values, batch, state)
         if self.is_backward:
             values = reverse(values, batch)
-        return batch.with_values(values)
+        return replace(batch.with_values(values), state=state)
 
-    def _run(self, values: Tensor, batch: Padded) -> Tensor:
+    def _run(
+        self, values: Tensor, batch: Padded, state: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run over [B, T, D]; return what it gives, and its state where it is kept."""
+        if state is None and not self.keeps_state:
+            return self._run_from_zero(values, batch), None
+        rnn = self.rnn
+        assert not isinstance(rnn, nn.ModuleList)
+        start = None if state is None else self._unpacked(state.to(values.dtype))
+        if batch.padding is None:
+            result, end = rnn(values, start)
+        else:
+            packed = pack_padded_sequence(
+                values, batch.lengths, batch_first=True, enforce_sorted=False
+            )
+            result, end = rnn(packed, start)
+            total = values.shape[1]
+            result, _ = pad_packed_sequence(
+                result, batch_first=True, total_length=total
+            )
+        parts = end if isinstance(end, tuple) else (end,)
+        return result, torch.cat([part.movedim(0, 1).flatten(1) for part in parts], 1)
+
+    def _unpacked(self, state: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return a state [B, S] as torch wants it, [layers x directions, B, size]."""
+        rnn = self.rnn
+        assert not isinstance(rnn, nn.ModuleList)
+        size, number = rnn.hidden_size, rnn.num_layers * self.step
+        sizes = [size] if isinstance(rnn, nn.GRU) else [rnn.proj_size or size, size]
+        parts = state.split([number * part for part in sizes], 1)
+        unpacked = [
+            part.unflatten(1, (number, -1)).movedim(1, 0).contiguous() for part in parts
+        ]
+        return unpacked[0] if isinstance(rnn, nn.GRU) else tuple(unpacked)
+
+    def _run_from_zero(self, values: Tensor, batch: Padded) -> Tensor:
         """Run over [B, T, D] in the fastest way that keeps padding out."""
         rnn = self.rnn
         if isinstance(rnn, nn.ModuleList):

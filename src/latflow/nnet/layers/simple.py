@@ -120,6 +120,7 @@ class Linear(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     OPTIONS = LinearOptions
 
     def __init__(self, shape: Shape, options: LinearOptions) -> None:
@@ -151,6 +152,7 @@ class Activation(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = ActivationOptions
 
@@ -175,6 +177,7 @@ class Dropout(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = DropoutOptions
 
@@ -192,6 +195,7 @@ class LayerNorm(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
@@ -208,6 +212,7 @@ class Concat(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
@@ -223,6 +228,13 @@ class Add(Concat):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     COMBINE: ClassVar[str] = "add"
+
+
+class Multiply(Concat):
+    """The product of inputs of equal size, number by number."""
+
+    IS_CAPTURABLE: ClassVar[bool] = True
+    COMBINE: ClassVar[str] = "multiply"
 
 
 class SliceOptions(Options):
@@ -246,6 +258,7 @@ class Slice(Layer):
 
     IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = SliceOptions
 
