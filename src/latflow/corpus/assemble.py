@@ -192,8 +192,8 @@ class CorpusWriter:
 
     def _tell_of_words(self, forms: WordForms) -> None:
         """Log how transcripts were changed; refuse them if no word is known."""
-        if told := forms.summary():
-            log.info("words of %d in transcripts: %s", forms.num_words, told)
+        if changes := forms.summary():
+            log.info("words of %d in transcripts: %s", forms.num_words, changes)
         if unknown := forms.num_words - forms.num_known:
             log.info("%d words are not in the lexicon", unknown)
         if error := no_word_known(forms, self._origin):
@@ -227,7 +227,7 @@ class CorpusWriter:
         self.reject(utterance, fault.reason, file=None, remedy=fault.remedy)
 
     def _take_note(self, recording: Recording, facts: Sequence[AudioFacts]) -> None:
-        """Remember what is to be said of a recording, and how loud its channels are."""
+        """Remember the notes on a recording, and how loud its channels are."""
         for note in dict.fromkeys(note for one in facts for note in one.notes):
             self._note(recording.id, note)
         levels: dict[int, float] = {}
@@ -405,15 +405,15 @@ class CorpusWriter:
 
     def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:
         """Write the supervision and its cut."""
-        told = supervision.to_dict()
-        self._supervisions.write(JsonItem(supervision.id, told))
+        values = supervision.to_dict()
+        self._supervisions.write(JsonItem(supervision.id, values))
         # What `MonoCut.to_dict` gives, which would take both apart once more.
         cut = {
             "id": supervision.id,
             "start": supervision.start,
             "duration": supervision.duration,
             "channel": supervision.channel,
-            "supervisions": [{**told, "start": 0.0}],
+            "supervisions": [{**values, "start": 0.0}],
             "recording": recording.to_dict(),
             "type": "MonoCut",
         }

@@ -34,7 +34,7 @@ MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
 RESTORE = "restore the file, or mend its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
-_MOST_PEAK = 1.5  # that is not told
+_MOST_PEAK = 1.5  # without a note
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
 _ALLOW = "if you trust it, set allow_commands: true (--allow-commands)"
 
@@ -294,11 +294,11 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
     """Refuse a source whose facts are not those of its recording."""
     resampled = bool(recording.transforms)
     found = (facts.sample_rate, facts.num_samples)
-    said = (recording.sampling_rate, recording.num_samples)
-    if not resampled and found != said:
+    stated = (recording.sampling_rate, recording.num_samples)
+    if not resampled and found != stated:
         raise BadAudio(
             f"{source.source} holds {found[1]} samples at {found[0]} Hz, its manifest "
-            f"says {said[1]} at {said[0]} Hz",
+            f"says {stated[1]} at {stated[0]} Hz",
             "make the manifest anew from the audio",
         )
     if len(source.channels) > facts.num_channels:

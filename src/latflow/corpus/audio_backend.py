@@ -48,7 +48,7 @@ _NO_LENGTH = (1 << 63) - 1  # samples of a FLAC file that was written to a pipe
 # Forms that it takes for others of its own.
 _NEVER = ("aac", "ogg")
 _SPHERE = b"NIST_1A"
-# What is said of files that are read all the same.
+# Notes on files that are read all the same.
 WRONG_LENGTH = "a header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
 NO_OGG_END = "an Ogg stream without its end: cut short, or stopped by force"
@@ -100,7 +100,7 @@ class Sound(soundfile.SoundFile):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the file, as far as it is read."""
+        """Notes on the file, as far as it is read."""
         notes = []
         if self._mended is not None and self._mended.is_wrong:
             notes.append(WRONG_LENGTH)

@@ -122,8 +122,8 @@ class AudioFolder:
             )
         if done.returncode != 0 or raw.stat().st_size == 0:
             raw.unlink()
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            last = f": {said[-1]}" if said else ""
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            last = f": {lines[-1]}" if lines else ""
             raise BadAudio(
                 f"command {command!r} gave no audio (exit status {done.returncode}"
                 f"{last})",

@@ -2,7 +2,7 @@
 
 Each cut is an utterance, named by the cut's id, with the transcript of its supervision.
 A plain cut, of channels of a file, stays what it is: a part of its recording. All
-others are heard once and written as files of their own, `audio/<id>.wav`, float samples
+others are read once and written as files of their own, `audio/<id>.wav`, float samples
 of the first channel: mixed and padded cuts (`cut.mix`, `cut.append`, `cut.pad`), and
 cuts with effects, which Lhotse applies when it loads (speed, tempo, volume,
 reverberation, resampling).
@@ -82,9 +82,9 @@ def read_cut_set(
 def supervisions_of(
     path: str | Path, *, allow_commands: bool
 ) -> Iterator[tuple[Cut, SupervisionSegment | None, BadAudio | None]]:
-    """Yield each cut with its supervision, if it has one; nothing is heard.
+    """Yield each cut with its supervision, if it has one; no audio is read.
 
-    The third is why the cut cannot be heard, if it is because of its audio's type.
+    The third is why the cut cannot be read, if it is because of its audio's type.
 
     Raises:
         UserError: the file is missing or garbled.
@@ -142,10 +142,12 @@ def _utterance(cut: Cut, audio: AudioFolder) -> CutUtterance:
         channel = cut.channel if isinstance(cut.channel, int) else min(cut.channel)
     else:
         recording, start, channel = _heard(cut, audio), 0.0, 0
-    told = next(iter(spoken or cut.supervisions), None)
-    told = told or SupervisionSegment(cut.id, recording.id, 0.0, cut.duration, text="")
+    supervision = next(iter(spoken or cut.supervisions), None)
+    supervision = supervision or SupervisionSegment(
+        cut.id, recording.id, 0.0, cut.duration, text=""
+    )
     supervision = fastcopy(
-        told,
+        supervision,
         id=cut.id,
         recording_id=recording.id,
         start=start,
@@ -157,7 +159,7 @@ def _utterance(cut: Cut, audio: AudioFolder) -> CutUtterance:
 
 
 def _heard(cut: Cut, audio: AudioFolder) -> Recording:
-    """Load a cut, write what is heard, and return it as a recording.
+    """Load a cut, write its audio, and return it as a recording.
 
     Raises:
         BadAudio: it cannot be read.

@@ -84,14 +84,14 @@ class _Sink:
         """Log what was written; tell whether it is sure whose it is."""
         with self._turn:
             is_sure = entry == self._entries
-            said = os.pread(self._file.fileno(), _MOST_BYTES, begin)
+            written = os.pread(self._file.fileno(), _MOST_BYTES, begin)
             self._open -= 1
             if self._open == 0:
                 self._restore()
             if alone:
                 self._is_alone = False
             self._turn.notify_all()
-        _tell(said)
+        _tell(written)
         return is_sure
 
     def _replace(self) -> None:
@@ -107,9 +107,9 @@ class _Sink:
             os.ftruncate(self._file.fileno(), 0)
 
 
-def _tell(said: bytes) -> None:
+def _tell(written: bytes) -> None:
     """Log messages."""
-    lines = [line for line in said.decode(errors="replace").split("\n") if line]
+    lines = [line for line in written.decode(errors="replace").split("\n") if line]
     for line in lines[:MAX_LINES]:
         log.info("MP3 decoder: %s", line.strip())
     if len(lines) > MAX_LINES:

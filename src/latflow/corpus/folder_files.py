@@ -48,21 +48,21 @@ def list_files(
             is_text = transcript_suffix(name, source) is not None
             if not (is_text or is_audio_name(name)):
                 continue
-            told = "missing"  # a link to nothing, or a file that may not be read
+            mark = "missing"  # a link to nothing, or a file that may not be read
             with suppress(OSError):
                 facts = path.stat()
-                told = f"{facts.st_size} {facts.st_mtime_ns}"
+                mark = f"{facts.st_size} {facts.st_mtime_ns}"
                 if is_text:
-                    told = content(path, facts)
-            found[str(path.relative_to(top))] = told
+                    mark = content(path, facts)
+            found[str(path.relative_to(top))] = mark
     return found
 
 
 def digest_of_files(listed: Mapping[str, str]) -> str:
     """Return a digest that changes when a file of `list_files` does."""
     digest = hashlib.sha256()
-    for name, told in listed.items():
-        digest.update(f"{name} {told}\n".encode("utf-8", "surrogateescape"))
+    for name, mark in listed.items():
+        digest.update(f"{name} {mark}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 

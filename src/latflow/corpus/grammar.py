@@ -8,7 +8,7 @@ generalize, and enough short, similar words (bowl and boil, two and to, ten and 
 that acoustic models have something to tell apart.
 
 Every sentence belongs to one side, train, dev or test, by a checksum of its words: no
-sentence of the test set is heard in training or read by the language model.
+sentence of the test set is spoken in training or read by the language model.
 """
 
 from __future__ import annotations

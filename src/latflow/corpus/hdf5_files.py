@@ -236,7 +236,7 @@ def open_sequences(
     Raises:
         UserError: none is named, or one cannot be read; frames have different sizes, or
             a target different classes; an image is higher; a sequence comes twice; no
-            file has a target, or which one `inputs` are cannot be told.
+            file has a target, or which one `inputs` are is not known.
     """
     parts = [stack.enter_context(open_hdf(Path(file))) for file in files]
     if not parts:
@@ -300,7 +300,7 @@ def _with_inputs_named(
     left = [name for name in targets if name not in named]
     if len(left) != 1:
         raise UserError(
-            "its inputs are labels, and it is not told of which target",
+            "its inputs are labels, and of which target is not stated",
             file=unnamed[0].path,
             remedy="name one target that no other file has",
         )

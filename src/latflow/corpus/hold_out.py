@@ -105,15 +105,15 @@ def _divide(
             writers["supervisions", side].write(supervision)
         cuts = corpus / "cuts.jsonl.gz"
         for cut in read_cut_lines(cuts):
-            told = cut.values.get("supervisions")
-            if not told:
+            supervisions = cut.values.get("supervisions")
+            if not supervisions:
                 raise UserError(
                     "has no supervision, which tells its side",
                     file=cuts,
                     utterance=cut.id,
                     remedy="run prepare_corpus again",
                 )
-            side = _key(told[0], by) in held
+            side = _key(supervisions[0], by) in held
             writers["cuts", side].write(cut)
         for recording in read_items(corpus / "recordings.jsonl.gz"):
             for side in recording_sides.get(recording.id, ()):

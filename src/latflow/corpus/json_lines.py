@@ -120,8 +120,11 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
             twice = "comes twice" if item.id == last else f"comes after {last}"
             raise UserError(twice, file=path, utterance=item.id, remedy=REMEDY)
         last = item.id
-        told = (item.values.get("supervisions") or [{}])[0]
-        speaker, text = told.get("speaker") or item.id, told.get("text") or ""
+        supervision = (item.values.get("supervisions") or [{}])[0]
+        speaker, text = (
+            supervision.get("speaker") or item.id,
+            supervision.get("text") or "",
+        )
         yield CutLine(item.id, item.values, speaker, text)
 
 

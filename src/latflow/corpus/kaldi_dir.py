@@ -168,7 +168,7 @@ class KaldiDir:
         """Yield the utterances, sorted by id.
 
         Args:
-            writer: holds the recordings; is told of utterances that are unusable.
+            writer: holds the recordings; gets notes on unusable utterances.
         """
         for utt_id in self.utterances:
             recording_id, start, end, channel = self.place(utt_id)

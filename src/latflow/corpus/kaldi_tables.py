@@ -58,8 +58,8 @@ class Table:
         offsets: dict[str, int] = {}
         position = self._stream.tell()
         for number, raw in enumerate(self._stream, start=1):
-            told = raw.split(maxsplit=1)[:1]
-            key = told[0].decode("utf-8", "replace") if told else None
+            words = raw.split(maxsplit=1)[:1]
+            key = words[0].decode("utf-8", "replace") if words else None
             fields = decode_line(raw, number, self.path, key).split(maxsplit=1)
             if fields:
                 # Tables of one folder share their ids: keep one copy of each.

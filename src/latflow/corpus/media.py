@@ -97,7 +97,7 @@ class MediaFile:
     Attributes:
         samplerate: samples per second.
         channels: how many.
-        notes: what is to be said of the file, as far as it is read.
+        notes: on the file, as far as it is read.
 
     Raises:
         MediaError: nobody knows its form, PyAV is not there, or it is damaged.
@@ -123,8 +123,8 @@ class MediaFile:
         while True:
             kind, content = self._record()
             if kind == b"H":
-                told = json.loads(content)
-                self.samplerate, self.channels = int(told["rate"]), told["channels"]
+                form = json.loads(content)
+                self.samplerate, self.channels = int(form["rate"]), form["channels"]
                 self._rest = np.zeros((0, self.channels), np.float32)
                 return
             self._take(kind, content)

@@ -171,8 +171,8 @@ class _Track:
             raise _UnusableError("holds no samples")
         self._rate, self._layout = first.sample_rate, first.layout.name
         self._channels = first.layout.nb_channels
-        told = {"rate": self._rate, "channels": self._channels}
-        _write(b"H", json.dumps(told).encode())
+        form = {"rate": self._rate, "channels": self._channels}
+        _write(b"H", json.dumps(form).encode())
         for frame in chain([first], frames):
             self._fill(frame)
             self._samples(self._converted(frame))

@@ -1,4 +1,4 @@
-"""Files that are read as if their headers said how long they are."""
+"""Files that are read as if their headers stated how long they are."""
 
 from __future__ import annotations
 

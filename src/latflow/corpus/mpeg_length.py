@@ -76,15 +76,17 @@ def mend_of_mpeg(stream: BinaryIO) -> Mend | None:
     if first is None:
         return None
     size = stream.seek(0, os.SEEK_END)
-    told, told_bytes = _told(head, first)
-    if told is not None and size - begin - told_bytes <= _MOST_BYTES:
+    stated, stated_bytes = _stated(head, first)
+    if stated is not None and size - begin - stated_bytes <= _MOST_BYTES:
         return None
-    begin += 0 if told is None else first.size
+    begin += 0 if stated is None else first.size
     number = sum(1 for _ in _frames(stream, begin, first.rate))
-    believed = _guess(stream) / first.samples if told is None else told
-    if number == 0 or -_SLACK <= believed - number <= (_SLACK if told is None else inf):
+    believed = _guess(stream) / first.samples if stated is None else stated
+    if number == 0 or -_SLACK <= believed - number <= (
+        _SLACK if stated is None else inf
+    ):
         return None
-    return Mend(_header(head, number), begin, size, is_wrong=told is not None)
+    return Mend(_header(head, number), begin, size, is_wrong=stated is not None)
 
 
 def _begin(stream: BinaryIO) -> int:
@@ -113,7 +115,7 @@ def _frame_at(data: bytes, at: int) -> _Frame | None:
     return _Frame(size, samples, hertz, 4 + _SIDE[is_first, mode == 3])
 
 
-def _told(head: bytes, first: _Frame) -> tuple[int | None, int]:
+def _stated(head: bytes, first: _Frame) -> tuple[int | None, int]:
     """Return the frames and the bytes that a header tells; None for no frames."""
     name = head[first.side : first.side + 4]
     if name in (b"Xing", b"Info"):
@@ -180,5 +182,5 @@ def _header(head: bytes, number: int) -> bytes:
     form = bytes((0xFF, head[1] | 1, 0x80 | head[2] & 0x0C, head[3]))
     frame = _frame_at(form, 0)
     assert frame is not None
-    told = form + bytes(frame.side - 4) + b"Xing" + struct.pack(">II", 1, number)
-    return told + bytes(frame.size - len(told))
+    stated = form + bytes(frame.side - 4) + b"Xing" + struct.pack(">II", 1, number)
+    return stated + bytes(frame.size - len(stated))

@@ -216,8 +216,10 @@ def _as_cut(parts: list[MonoCut], path: Path, num_samples: int) -> MonoCut:
         gender=supervision_of(parts[0]).gender,
         language=supervision_of(parts[0]).language,
     )
-    said = [supervision]
-    return MonoCut(name, 0.0, seconds, 0, supervisions=said, recording=recording)
+    supervisions = [supervision]
+    return MonoCut(
+        name, 0.0, seconds, 0, supervisions=supervisions, recording=recording
+    )
 
 
 def _write(folder: Path, made: Spool[MonoCut], alone: Path | None) -> None:

@@ -168,7 +168,7 @@ def rehearse_corpus(
 
     Args:
         source: of recordings and transcripts.
-        observe: is told of each good utterance, and its recording.
+        observe: gets each good utterance, and its recording.
         vocabulary: words of the lexicon; empty for none.
         max_skipped_fraction: largest share of utterances that may be skipped.
         threads: files looked at at a time.

@@ -34,7 +34,7 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 
 Observer = Callable[[SupervisionSegment, Recording | None], None]
-_RATE, _ENDLESS_S = 16000, 10**9  # of commands' recordings, which are not heard
+_RATE, _ENDLESS_S = 16000, 10**9  # of commands' recordings, which are not read
 # What differs between faults of one kind: paths, and numbers.
 _DETAIL = re.compile(r"\S*/\S*|'[^']*'|\d[\d.]*")
 
@@ -44,7 +44,7 @@ class Fault:
     """What is wrong with some utterances or recordings.
 
     Attributes:
-        reason: as it is told of the first.
+        reason: of the first one.
         remedy: likewise.
         file: likewise; None where no closer one than the source is known.
         names: of all.
@@ -117,7 +117,7 @@ class Rehearsal(CorpusWriter):
         checks: likewise.
         ledger: likewise; gets what does not stop the preparation.
         forms: likewise.
-        observe: is told of each utterance with a transcript, and its recording; None
+        observe: gets each utterance with a transcript, and its recording; None
             where that is bad.
 
     Attributes:
@@ -160,8 +160,8 @@ class Rehearsal(CorpusWriter):
         if self.severity == "warning":
             self._ledger.record(utterance, reason)
         kind = f"{_DETAIL.sub('', reason)} {remedy}"
-        told = None if file is None else str(file)
-        fault = self.faults.setdefault(kind, Fault(reason, remedy, told))
+        name = None if file is None else str(file)
+        fault = self.faults.setdefault(kind, Fault(reason, remedy, name))
         if utterance not in fault.names[-1:]:
             fault.names.append(utterance)
 

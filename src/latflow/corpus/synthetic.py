@@ -136,7 +136,7 @@ def _share(options: SyntheticSource, index: int) -> int:
 def _job(
     options: SyntheticSource, split: str, index: int, folder: Path, seed: int
 ) -> tuple[Speaker, dict[str, Any]]:
-    """Draw a speaker and everything that is said."""
+    """Draw a speaker and all utterances."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{split}/{index}".encode())])
     speaker = _draw_speaker(options, split, index, rng)
     utterances = [
@@ -204,10 +204,10 @@ def _speak(job: Mapping[str, Any]) -> list[int]:
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         full = "No space left" in done.stderr or "System error" in done.stderr
         raise UserError(
-            f"eSpeak NG with voice {job['voice']} failed: {said[-1]}",
+            f"eSpeak NG with voice {job['voice']} failed: {lines[-1]}",
             file=Path(job["utterances"][0]["path"]).parent,
             remedy="free space on the disk" if full else "reinstall espeakng-loader",
         )

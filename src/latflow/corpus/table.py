@@ -174,8 +174,8 @@ def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
 def _delimiter(table: Path) -> str:
     """Return what parts the titles of a CSV file: `;` where the comma is decimal."""
     _, titles = next(read_lines(table), (0, ""))
-    told = _EXCEL.fullmatch(titles)
-    return told[1] if told else max(",;\t|", key=titles.count)
+    stated = _EXCEL.fullmatch(titles)
+    return stated[1] if stated else max(",;\t|", key=titles.count)
 
 
 def _separated_rows(

@@ -65,9 +65,9 @@ def read_tiers(path: str | Path) -> list[Tier]:
             remedy="convert the file to UTF-8, e.g. with iconv",
         ) from None
     except (PraatioException, ValueError, IndexError, KeyError, TypeError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"not a TextGrid, or damaged ({said or type(error).__name__})",
+            f"not a TextGrid, or damaged ({reason or type(error).__name__})",
             file=path,
             remedy="mend it in Praat, and save it as a text file (long or short)",
         ) from None

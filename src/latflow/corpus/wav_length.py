@@ -94,10 +94,10 @@ def _samples(stream: BinaryIO, size: int, *, is_wide: bool) -> _Samples | None:
             if is_wide and length == _LARGEST:
                 length = wide_length if wide_length < 1 << 63 else 0
             return _Samples(at + 8, length, block, wide)
-        if name == b"fmt " and len(told := stream.read(14)) == 14:
-            block = max(1, int.from_bytes(told[12:], "little"))
-        if name == b"ds64" and len(told := stream.read(16)) == 16:
-            wide, wide_length = at, int.from_bytes(told[8:], "little")
+        if name == b"fmt " and len(stated := stream.read(14)) == 14:
+            block = max(1, int.from_bytes(stated[12:], "little"))
+        if name == b"ds64" and len(stated := stream.read(16)) == 16:
+            wide, wide_length = at, int.from_bytes(stated[8:], "little")
         at += 8 + length + length % 2
         if at + 8 > size:
             break
