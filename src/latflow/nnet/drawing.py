@@ -1,4 +1,4 @@
-"""A network told: as a table for the terminal, and drawn for the report.
+"""A network as a table for the terminal, and drawn for the report.
 
 The drawing is one SVG with a row a layer and its connections on the left. Colours are
 the report's CSS variables, with the values of its light page where the drawing stands
@@ -169,15 +169,19 @@ def _row(
     """Return dot, name, class, size and parameters of a layer."""
     middle = top + ROW / 2
     colour = ORANGE if node.loss else BLUE
-    told = node.class_name if not node.options else f"{node.class_name}: {node.options}"
+    label = (
+        node.class_name if not node.options else f"{node.class_name}: {node.options}"
+    )
     if node.reuse:
-        told += f", parameters of {node.reuse}"
+        label += f", parameters of {node.reuse}"
     parts = [
         f'<line x1="{columns[0]}" x2="{columns[3] + BAR}" y1="{top}" y2="{top}" '
         f'stroke="{LINE}"/>',
         f'<circle cx="{dots}" cy="{middle}" r="5.5" fill="{colour}"/>',
         _text(columns[0], middle - 3, node.name, weight=600),
-        _text(columns[0], middle + 12, _short(told), size=11, colour=MUTED, hint=told),
+        _text(
+            columns[0], middle + 12, _short(label), size=11, colour=MUTED, hint=label
+        ),
         _text(columns[1], middle + 4, f"{node.dim:,}", anchor="end"),
     ]
     if node.loss:
@@ -290,16 +294,16 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
 
 def _told(layer: LayerDescription) -> str:
     """Return the options of a layer that are not defaults, but for its size."""
-    told, defaults = [], type(layer.options).model_fields
+    settings, defaults = [], type(layer.options).model_fields
     if layer.initial_state is not None:
-        told.append(f"initial state of {layer.initial_state}")
+        settings.append(f"initial state of {layer.initial_state}")
     for name, value in layer.options:
         if name in {"size", "layers"} or value == defaults[name].default:
             continue
         is_list = isinstance(value, tuple)
         text = f"({', '.join(map(str, value))})" if is_list else str(value).lower()
-        told.append(f"{name} {text}")
-    return ", ".join(told)
+        settings.append(f"{name} {text}")
+    return ", ".join(settings)
 
 
 def format_table(graph: NetworkGraph, network: Countable) -> str:

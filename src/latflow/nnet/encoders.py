@@ -155,7 +155,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def sample_rate_of(folder: str | Path) -> int | None:
-    """Return the sample rate that an encoder is for, Hz; None where none is told."""
+    """Return the sample rate that an encoder is for, Hz; None where none is stated."""
     rate = _preprocessing(Path(folder)).get("sampling_rate")
     return rate if isinstance(rate, int) else None
 

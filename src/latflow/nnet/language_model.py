@@ -97,7 +97,7 @@ class WordLstm(nn.Module):
 
 
 def framed(sentences: Sequence[np.ndarray], num_classes: int) -> tuple[Tensor, Tensor]:
-    """Return sentences as inputs and as what is to be told.
+    """Return sentences as inputs and as targets.
 
     Args:
         sentences: int [N_b] each, classes of words; `OUTSIDE` for others.

@@ -191,7 +191,7 @@ def save_model(
         name: value.detach().to("cpu", copy=True).contiguous()
         for name, value in network.state_dict().items()
     }
-    told = {
+    meta = {
         **meta,
         "dim_in": network.dim_in,
         "classes": num_classes,
@@ -203,7 +203,7 @@ def save_model(
         (temporary / "network.yaml").write_text(config, encoding="utf-8")
         save_file(weights, temporary / "weights.safetensors")
         np.save(temporary / PRIORS, shares)
-        text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
         (temporary / "meta.json").write_text(text, encoding="utf-8")
 
 
@@ -229,7 +229,7 @@ def load_model(
 
     Raises:
         UserError: a file is missing or broken, or they do not belong together; or it
-            lies in a package and names code that nobody said to trust.
+            lies in a package and names code that nobody has trusted.
     """
     if not is_told() and (Path(folder).parent / "package.json").is_file():
         with trusting(False):  # noqa: FBT003 - its only argument

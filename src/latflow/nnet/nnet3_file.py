@@ -57,7 +57,7 @@ class Node:
         component: name of the component that it applies, else empty.
         dim: numbers of an `input` or a `range`.
         begin: first number of a `range`.
-        fault: why it cannot be read; told where the node is needed.
+        fault: why it cannot be read; reported where the node is needed.
     """
 
     name: str

@@ -115,8 +115,8 @@ class Normalizer:
         Raises:
             UserError: a kind that there is not, or statistics that do not fit.
         """
-        told = meta if isinstance(meta, Mapping) else {}
-        kind = told.get("type")
+        given = meta if isinstance(meta, Mapping) else {}
+        kind = given.get("type")
         if kind not in KINDS:
             raise UserError(
                 f"the model's meta.json tells of no known normalization: {kind!r}",
@@ -125,8 +125,8 @@ class Normalizer:
         if kind != "global":
             return Normalizer(kind)
         try:
-            mean = np.array(told.get("mean"), np.float32)
-            scale = np.array(told.get("scale"), np.float32)
+            mean = np.array(given.get("mean"), np.float32)
+            scale = np.array(given.get("scale"), np.float32)
         except (TypeError, ValueError):
             mean = scale = np.empty(())
         if mean.ndim != 1 or mean.shape != scale.shape:

@@ -181,19 +181,19 @@ def facts_of(model: type[Options]) -> dict[str, OptionFacts]:
     """Return the options of a model by name."""
     schema = model.described_schema()
     found = {}
-    for name, told in schema["properties"].items():
-        values = next((v for v in told.get("anyOf", ()) if v["type"] != "null"), told)
+    for name, field in schema["properties"].items():
+        values = next((v for v in field.get("anyOf", ()) if v["type"] != "null"), field)
         choices = values.get("enum", (values["const"],) if "const" in values else ())
         has_names = values.get("items", {}).get("type") == "string"
         found[name] = OptionFacts(
             "names" if has_names else values["type"],
-            told.get("description", ""),
+            field.get("description", ""),
             name in schema.get("required", ()),
-            told.get("default"),
+            field.get("default"),
             values.get("minimum"),
             values.get("maximum"),
             tuple(choices),
-            "anyOf" in told,
+            "anyOf" in field,
         )
     return found
 

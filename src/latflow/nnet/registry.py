@@ -99,7 +99,7 @@ def layer_reference() -> str:
     names: dict[type[Layer], list[str]] = {}
     for name, layer in LAYER_CLASSES.items():
         names.setdefault(layer, []).append(f"`{name}`")
-    parts = [_section(layer, told) for layer, told in names.items()]
+    parts = [_section(layer, aliases) for layer, aliases in names.items()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -145,10 +145,10 @@ def _values(option: OptionFacts) -> str:
     """Return the values that an option takes."""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
-    told = KINDS[option.kind]
+    kind = KINDS[option.kind]
     low, high = option.minimum, option.maximum
     if low is not None and high is not None:
-        told += f", {low:g} to {high:g}"
+        kind += f", {low:g} to {high:g}"
     elif low is not None:
-        told += f", {low:g} or more"
-    return f"{told}, or null" if option.nullable else told
+        kind += f", {low:g} or more"
+    return f"{kind}, or null" if option.nullable else kind

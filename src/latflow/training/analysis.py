@@ -179,7 +179,7 @@ class _Units:
 
 @dataclass
 class _Confusion:
-    """Counts of frames by (class of the label, class told).
+    """Counts of frames by (class of the label, class of the network).
 
     Attributes:
         labels: of the decoded output.
@@ -193,13 +193,13 @@ class _Confusion:
         self._places = {name: i for i, name in enumerate(self.labels.utt_ids)}
 
     def add(
-        self, utterance: str, told: np.ndarray, num_frames: int, subsampling: int
+        self, utterance: str, best: np.ndarray, num_frames: int, subsampling: int
     ) -> bool:
         """Count the frames of an utterance; false if it has no labels of its length.
 
         Args:
             utterance: its id.
-            told: classes by output frame, [T'].
+            best: classes by output frame, [T'].
             num_frames: of its features.
             subsampling: output frame t has the label of frame `subsampling` x t, where
                 labels are of the features' frames; else of its own.
@@ -210,9 +210,9 @@ class _Confusion:
         labels = self.labels.labels(place)
         if len(labels) == num_frames:
             labels = labels[::subsampling]
-        if len(labels) != len(told):
+        if len(labels) != len(best):
             return False
-        pairs = np.stack([labels, told])[:, labels >= 0]
+        pairs = np.stack([labels, best])[:, labels >= 0]
         pairs, counts = np.unique(pairs, axis=1, return_counts=True)
         for (label, given), count in zip(
             pairs.T.tolist(), counts.tolist(), strict=True
@@ -225,9 +225,9 @@ class _Confusion:
         frames = sum(self.counts.values())
         right: Counter[int] = Counter()
         of_class: Counter[int] = Counter()
-        for (label, told), count in self.counts.items():
+        for (label, best), count in self.counts.items():
             of_class[label] += count
-            right[label] += count * (label == told)
+            right[label] += count * (label == best)
         wrong = [(pair, n) for pair, n in self.counts.items() if pair[0] != pair[1]]
         wrong.sort(key=lambda item: (-item[1], item[0]))
         return {
@@ -238,8 +238,8 @@ class _Confusion:
                 for label, count in sorted(of_class.items())
             },
             "confusions": [
-                {"class": label, "told": told, "frames": count}
-                for (label, told), count in wrong[:most]
+                {"class": label, "best": best, "frames": count}
+                for (label, best), count in wrong[:most]
             ],
         }
 
@@ -299,9 +299,9 @@ def analyze(
             if confusion is None:
                 continue
             values, ends = found[first]
-            told = values.argmax(-1).cpu().numpy()
+            best = values.argmax(-1).cpu().numpy()
             for row, i in enumerate(numbers):
-                classes = told[row, : int(ends[row])]
+                classes = best[row, : int(ends[row])]
                 utterance, length = store.utt_ids[i], int(lengths[row])
                 skipped += not confusion.add(
                     utterance, classes, length, network.subsampling

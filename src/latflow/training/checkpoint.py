@@ -277,7 +277,7 @@ def _write(path: Path, whole: State) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the disk said, where that is why something failed, in one line."""
+    """Return the disk's message, where that is why something failed, in one line."""
     if is_full_disk(error):
         return os.strerror(errno.ENOSPC)
     found: BaseException | None = error

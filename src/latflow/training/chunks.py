@@ -364,9 +364,9 @@ def none_usable(
         file: its features.
     """
     present = [cause for cause in causes if cause.number]
-    told = ", ".join(f"{cause.number} {cause.what}" for cause in present)
+    reasons = ", ".join(f"{cause.number} {cause.what}" for cause in present)
     return UserError(
-        f"none of {total} utterances can be used" + (f": {told}" if told else ""),
+        f"none of {total} utterances can be used" + (f": {reasons}" if reasons else ""),
         file=file,
         remedy=max(present, key=lambda c: c.number).remedy if present else None,
     )

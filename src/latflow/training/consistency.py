@@ -1,4 +1,4 @@
-"""Consistency regularization: two views of each sequence are to be told alike.
+"""Consistency regularization: equal posteriors for two views of a sequence.
 
 Each batch goes through the network twice, as one of twice as many sequences, whose
 masks and dropout differ. Beside the loss of both views, the mean of theirs, stands

@@ -102,10 +102,10 @@ def continue_last(
     }
     _take_over(source, newest, folder, {**identity, "continued": continued})
     write_json(record, continued)  # last: without it all is taken over again
-    told = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changes.items())
+    changed = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changes.items())
     log.info(
         "goes on from epoch %d, batch %d of the training %s; changed: %s",
-        newest.epoch, newest.batch, source, told or "nothing",
+        newest.epoch, newest.batch, source, changed or "nothing",
     )  # fmt: skip
     return continued
 

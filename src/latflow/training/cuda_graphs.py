@@ -109,7 +109,7 @@ class GraphedNetwork:
         except RuntimeError as error:  # among them: not enough memory
             log.debug("passes are not captured: %s", error)
             self._failures += 1
-            self._pool = None  # of the old one it may be said that it is being captured
+            self._pool = None  # the old one may still count as being captured
             if self._failures == _TRIES:
                 log.info("passes go without CUDA graphs: %s", error)
                 self._gradient = None

@@ -134,5 +134,5 @@ def _fuse(folders: Sequence[Path], out_dir: Path) -> None:
             json.loads((path / name).read_text(encoding="utf-8"))
             for path, name in ((folders[0], "info.json"), (folder, "meta.json"))
         )
-        told = {**info, "num_parameters": meta["num_parameters"]}
-        write_json(folder / "info.json", told)
+        whole = {**info, "num_parameters": meta["num_parameters"]}
+        write_json(folder / "info.json", whole)

@@ -85,7 +85,7 @@ class Job(ABC):
         """Return what the training depends on; other checkpoints are not its own.
 
         Ranks and options that are marked `Free` may change between two attempts: they
-        change the result by rounding alone. Labels are told by their counts.
+        change the result by rounding alone. Labels count by their numbers.
         """
 
     def identity_with(

@@ -369,10 +369,10 @@ def _judge(job: Path, statuses: Sequence[int]) -> None:
     """Turn the ranks' ends into an exception, if one did not finish."""
     if not any(statuses):
         return
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in reports(job)]
-    failures = [report for report in told if report["status"] != RESUME_STATUS]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in reports(job)]
+    failures = [report for report in found if report["status"] != RESUME_STATUS]
     killed = [(k, -status) for k, status in enumerate(statuses) if status < 0]
-    if told and not failures and not killed:
+    if found and not failures and not killed:
         raise Interrupted
     remedy = "start again to go on from the last checkpoint"
     if killed:

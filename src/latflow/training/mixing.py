@@ -164,15 +164,15 @@ class PassMixing:
 
 
 def _extractor_of(store: FrameStore) -> Extractor:
-    told = store.meta.get("extraction")
-    if told is None:
+    extraction = store.meta.get("extraction")
+    if extraction is None:
         raise UserError(
             "does not tell what its features were computed by",
             file=store.folder,
             remedy="take features of nnet.features, stored and without CMVN",
         )
     known = cast("type[ExtractionOptions | LhotseExtractionOptions]", Extraction)
-    options = read_options(known, told, "features")
+    options = read_options(known, extraction, "features")
     return make_extractor(options.front_end, int(store.meta["sample_rate"]))
 
 

@@ -265,8 +265,8 @@ class LiveReader(FrameReader):
         Raises:
             UserError: nothing can be simulated so.
         """
-        if (told := options.why_not_of(self.live.channels)) is not None:
-            what, remedy = told
+        if (refusal := options.why_not_of(self.live.channels)) is not None:
+            what, remedy = refusal
             raise UserError(
                 f"data.simulation {what}", file=self.live.folder, remedy=remedy
             )

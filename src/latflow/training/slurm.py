@@ -7,7 +7,7 @@ at a small HTTP server in the launcher, where each rank leaves its address for t
 others (what `horovodrun` does; but it starts ranks by ssh, outside of SLURM's limits).
 
 Snakemake's executor plug-in takes most of SLURM's variables from its jobs, and with
-them srun's defaults: everything is said on srun's command line.
+them srun's defaults: everything is on srun's command line.
 
 Source: SLURM's manual pages of srun and squeue; `horovod/runner/gloo_run.py`.
 """
@@ -61,8 +61,8 @@ def _num_machines() -> int:
         )
     command = ["squeue", "--noheader", "--format=%D", f"--jobs={job}"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
-        return int(told.stdout)
+        printed = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(printed.stdout)
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
         raise UserError(
             f"squeue does not tell the machines of job {job} ({error})",
@@ -131,9 +131,9 @@ def horovod_place(environment: Mapping[str, str]) -> dict[str, str]:
     return {"HOROVOD_HOSTNAME": environment["SLURMD_NODENAME"], **place}
 
 
-def _tasks_by_machine(told: str) -> list[int]:
+def _tasks_by_machine(layout: str) -> list[int]:
     """Return the counts of tasks from SLURM's short form: `2(x3),1` is [2, 2, 2, 1]."""
     counts: list[int] = []
-    for count, times in _TASKS.findall(told):
+    for count, times in _TASKS.findall(layout):
         counts += [int(count)] * int(times or 1)
     return counts

@@ -163,7 +163,7 @@ class Stepper:
             batches: this rank's shares of the step's batches; None is an empty share.
             step: its number, from 1.
             learning_rate: of the optimizer.
-            clock: told where the time goes.
+            clock: counts where the time goes.
             requests: whether this rank wants a checkpoint, or to stop.
 
         Returns:
@@ -203,9 +203,9 @@ class Stepper:
         """Pass on what ranks that train alone have kept; all of them call it."""
         if self._pending_sums:
             totals = self.backend.all_reduce_numbers([*self._pending_sums.values()])
-            heard = dict(zip(self._pending_sums, totals, strict=True))
+            totals_by_name = dict(zip(self._pending_sums, totals, strict=True))
             self._pending_sums.clear()
-            self.criterion.stepped(heard)
+            self.criterion.stepped(totals_by_name)
 
     def _accumulate(
         self, batches: Sequence[Batch | None], numbers: Tensor, clock: Clock
@@ -354,7 +354,7 @@ class ForwardPasses:
         scorer: the network, on its device.
         criterion: of the outputs.
         options: `micro_sequences`.
-        clock: told where the time goes.
+        clock: counts where the time goes.
     """
 
     scorer: GraphedNetwork

@@ -234,8 +234,8 @@ def _criterion_of(task: Task, options: TrainingOptions) -> Criterion:
 
 def scale_card(scales: Scales) -> str:
     """Return the scales of a training in one line."""
-    told = (v if isinstance(v, str) else f"{v:g}" for v in scales.values())
-    return ", ".join(f"{n} {v}" for n, v in zip(scales, told, strict=True))
+    values = (v if isinstance(v, str) else f"{v:g}" for v in scales.values())
+    return ", ".join(f"{n} {v}" for n, v in zip(scales, values, strict=True))
 
 
 def note_outliers(result: Result, options: TrainingOptions, ledger: Ledger) -> None:

@@ -1,7 +1,7 @@
 """One rank of a training: `python -m latflow.training.worker job.json backend`.
 
 Exit status: 0 finished; 75 asked to stop, with a checkpoint from which the same command
-goes on; 1 failed. What did not finish is told in `job.json.rank<k>.json`.
+goes on; 1 failed. What did not finish is reported in `job.json.rank<k>.json`.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def _rank() -> int:
 
 def _report(job: Path, rank: int, status: int, error: str) -> None:
     """Leave word of why this rank did not finish."""
-    told = {"rank": rank, "status": status, "error": error, "time": time.time()}
+    report = {"rank": rank, "status": status, "error": error, "time": time.time()}
     with atomic_output(report_path(job, rank)) as temporary:
-        temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

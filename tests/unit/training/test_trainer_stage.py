@@ -399,7 +399,7 @@ def test_analyze_counts_confusions_and_dead_units(inputs, trained, tmp_path, cap
     assert found["frame_accuracy"] == pytest.approx(right / found["frames"])
     wrong = sorted((n for (a, b), n in pairs.items() if a != b), reverse=True)
     assert [c["frames"] for c in found["confusions"]] == wrong[:2]
-    assert all(pairs[c["class"], c["told"]] == c["frames"] for c in found["confusions"])
+    assert all(pairs[c["class"], c["best"]] == c["frames"] for c in found["confusions"])
     assert found["skipped"] == 1
     assert main(["analyze", str(maimed), str(inputs / "dev")]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"layers"}

@@ -188,18 +188,18 @@ class AttentionDecoder(Layer):
             (scores before the softmax [N, K], the state after; its weights are those
             that the scores were made with).
         """
-        told = torch.cat((self.embedding(units), state.context), 1)
+        values = torch.cat((self.embedding(units), state.context), 1)
         hidden: list[Tensor] = []
         cells: list[Tensor] = []
         before = zip(state.hidden, state.cell, strict=True)
         for layer, pair in zip(self.cells, before, strict=True):
-            told, cell = layer(self.dropout(told), pair)
-            hidden.append(told)
+            values, cell = layer(self.dropout(values), pair)
+            hidden.append(values)
             cells.append(cell)
-        weights = self.attend(told, state.weights, memory)
+        weights = self.attend(values, state.weights, memory)
         parts = memory.values.unflatten(2, (self.heads, -1))
         context = torch.einsum("nht,nthd->nhd", weights, parts).flatten(1)
-        joined = torch.tanh(self.joined(torch.cat((told, context), 1)))
+        joined = torch.tanh(self.joined(torch.cat((values, context), 1)))
         logits = self.output(self.dropout(joined))
         stacked = torch.stack(hidden), torch.stack(cells)
         return logits, DecoderState(*stacked, context, weights)
