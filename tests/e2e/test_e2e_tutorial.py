@@ -1,8 +1,10 @@
-"""The commands of the tutorial do what it says."""
+"""The commands of the tutorial, and a new user's, do what they say."""
 
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 
@@ -62,3 +64,30 @@ def test_commands_up_to_the_run(repository, tmp_path):
     assert "train: 16 utterances" in said
     assert "0 errors, " in said  # doctor
     assert "train_lfmmi" in said  # run -n
+
+
+@pytest.mark.slow
+def test_a_new_user_goes_from_recordings_to_a_served_model(repository, tmp_path):
+    """By five commands and no edit; of fewer recordings than make sense."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        *(sys.executable, repository / "benchmarks/new_user.py"),
+        *("--folder", tmp_path / "user", "--recordings", "24", "--port", str(port)),
+        *("--set", "nnet.systems.chain.training.epochs=1"),
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = done.stdout[done.stdout.index('{\n "recordings"') :]
+    result, _ = json.JSONDecoder().raw_decode(printed)
+    assert result["commands"] == 5
+    assert result["recordings"] == 24
+    assert result["textgrids"] == 6
+    assert isinstance(result["vosk"], str)
+    assert result["openai"].split() == result["transcribe"].split()

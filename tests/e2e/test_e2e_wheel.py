@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -156,28 +155,6 @@ def test_init_and_run_agree(tmp_path, python, environment):
     call(
         tmp_path / "mine", environment, program, "config", "--configfile", "recipe.yaml"
     )
-
-
-def test_a_new_user_goes_from_recordings_to_a_served_model(
-    tmp_path, python, environment, repository
-):
-    """By five commands and no edit; with fewer recordings and epochs than make sense."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    said = call(
-        tmp_path, environment,
-        sys.executable, repository / "benchmarks/new_user.py",
-        "--folder", tmp_path / "user", "--latflow", python.with_name("latflow"),
-        "--recordings", "24", "--port", port,
-        "--set", "nnet.systems.chain.training.epochs=1",
-    )  # fmt: skip
-    found = said[said.index('{\n "recordings"') :]
-    told, _ = json.JSONDecoder().raw_decode(found)
-    assert told["commands"] == 5
-    assert told["recordings"] == 24
-    assert told["textgrids"] == 6
-    assert isinstance(told["vosk"], str)
-    assert told["openai"].split() == told["transcribe"].split()
 
 
 def definitions(folder):

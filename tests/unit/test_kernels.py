@@ -161,4 +161,6 @@ def test_listed_kernels_take_as_many_arguments_as_are_listed():
         for name, forms in listed:
             kernel = getattr(importlib.import_module(module), name)
             taken = inspect.signature(kernel.py_func).parameters
-            assert len(forms) == len(taken), f"{module}.{name}: compile-kernels --update"
+            assert len(forms) == len(taken), (
+                f"{module}.{name}: compile-kernels --update"
+            )

@@ -285,7 +285,7 @@ def test_drift_is_sorted_by_phones_that_moved_most(section):
 
 
 def test_denominator_is_told_with_its_size(section):
-    (row,) = table(section, "The graph of what might have been said")
+    (row,) = table(section, "The graph of all phone sequences")
     assert (row["states"], row["arcs"]) == ("1,007", "3,391")
     assert "1-grams" in row["language model"]
 

@@ -15,7 +15,7 @@ from latflow.features.live import prepare_live_features
 from latflow.report.build import write_page
 from latflow.report.inputs import Results
 from latflow.report.page import Beside, Heading, Note, Table
-from latflow.report.simulation import simulation_section, told
+from latflow.report.simulation import describe_record, simulation_section
 from latflow.simulation.corpus import simulate_corpus
 from latflow.simulation.records import read_records
 from latflow.workflow.recipe import Recipe
@@ -105,13 +105,13 @@ def test_as_many_are_shown_as_asked_for(folder, monkeypatch):
 def test_what_was_done_is_told(folder):
     records = list(read_records(folder / "corpus/far/records.jsonl"))
     for record in records:
-        parts = told(record).split("; ")
+        parts = describe_record(record).split("; ")
         assert parts[0] == "first of 2 microphones"
         assert "T60 0.20 s, speaker at " in parts[1]
         assert parts[2].endswith(" m at 0.5 m/s")
         assert parts[3].startswith(record.speakers[0].utterance)
     change = {"room": None, "movement": None, "speakers": (), "array": None}
-    assert told(records[0].model_copy(update=change)) == "as it is"
+    assert describe_record(records[0].model_copy(update=change)) == "as it is"
 
 
 def test_a_recording_that_is_gone_is_told(folder, monkeypatch):
