@@ -38,6 +38,7 @@ def recipe_of(repository):
     ("training", "told"),
     [
         ({"label_smoothing": 0.1}, "label_smoothing: is of cross-entropy"),
+        ({"focal": 2.0}, "focal: is of cross-entropy"),
         ({"pretraining": 1}, "pretraining: is of cross-entropy"),
         ({"priors": "alignments"}, "priors: is of cross-entropy"),
         ({"schedule": {"type": "newbob", "measure": "frame_errors"}}, "word errors"),
@@ -718,11 +719,12 @@ def test_what_a_training_would_refuse_is_refused_before_it(
         recipe_of({"x": {**network, **changes}})
 
 
-def test_ctc_alone_has_no_labels_to_smooth(recipe_of, network_file):
+@pytest.mark.parametrize("option", ["label_smoothing", "focal"])
+def test_ctc_alone_has_no_labels_to_smooth(recipe_of, network_file, option):
     layers = {"a": {"class": "linear", "size": 4}, "o": {"class": "output"}}
-    network = {"type": "ctc", "training": {"label_smoothing": 0.1}}
+    network = {"type": "ctc", "training": {option: 0.1}}
     ctc = {**layers, "o": {"class": "output", "loss": "ctc"}}
-    with pytest.raises(UserError, match="label_smoothing: is of cross-entropy"):
+    with pytest.raises(UserError, match=f"{option}: is of cross-entropy"):
         recipe_of({"x": {**network, "network": network_file(ctc)}})
     both = {**ctc, "p": {"class": "output", "from": "a", "target": "phone"}}
     recipe_of({"x": {**network, "network": network_file(both), "alignments": "tri1"}})

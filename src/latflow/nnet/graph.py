@@ -239,7 +239,8 @@ def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> L
         what = "it needs more memory than there is"
         raise layer.location.error(what, "make it smaller") from error
     is_ours = layer.layer_class.__module__.startswith("latflow.nnet.")
-    if is_ours and not layer.layer_class.HAS_OWN_START:
+    # what is inside another layer has its start already
+    if is_ours and not layer.layer_class.HAS_OWN_START and layer.inside is None:
         initialize(module)
     return module
 

@@ -50,7 +50,7 @@ class ConvertedNetwork:
         rows: what became of each key.
         frozen: layers that are not trained.
         l2: factor of each layer with one, by name.
-        label_smoothing: of the loss, where it has one.
+        label_smoothing, focal: of the loss, where it has one.
         has_labels: whether layers read labels.
     """
 
@@ -59,6 +59,7 @@ class ConvertedNetwork:
     frozen: list[str] = field(default_factory=list)
     l2: dict[str, float] = field(default_factory=dict)
     label_smoothing: float = 0.0
+    focal: float = 0.0
     has_labels: bool = False
 
     @property
@@ -351,6 +352,9 @@ class _Network:
         if smoothing := options.pop("label_smoothing", 0.0):
             self._found.label_smoothing = float(smoothing)
             keys.rename("loss_opts", "training.label_smoothing")
+        if focal := options.pop("focal_loss_factor", 0.0):
+            self._found.focal = float(focal)
+            keys.rename("loss_opts", "training.focal")
         if options:
             raise RefusedError("loss_opts", f"no {', '.join(map(str, options))} here")
 

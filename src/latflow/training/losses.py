@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,18 @@ class CrossEntropy(Criterion):
     """Cross-entropy: sum over frames of -log p(label), over all outputs that have it.
 
     With label smoothing e the label's distribution is 1 - e on the label plus e spread
-    evenly over all classes. Frames labelled -1 do not count, in value, gradient or
-    statistics. The statistic `frame_errors` counts frames whose best class is not the
-    label, of the first output; others have `frame_errors.<output>` and `ce.<output>`
-    (unscaled).
+    evenly over all classes. With a focal exponent g, that of each frame is multiplied
+    by (1 - p(label))^g, so that frames that are told well weigh less. Frames labelled
+    -1 do not count, in value, gradient or statistics. The statistic `frame_errors`
+    counts frames whose best class is not the label, of the first output; others have
+    `frame_errors.<output>` and `ce.<output>` (unscaled).
+
+    Source of g: Lin et al. 2017, "Focal loss for dense object detection".
 
     Args:
         losses: of each output: the name of its labels and its factor in the sum.
         label_smoothing: e, in [0, 1).
+        focal: g, 0 or more.
 
     Raises:
         ValueError: no outputs.
@@ -44,12 +49,16 @@ class CrossEntropy(Criterion):
     name = "ce"
 
     def __init__(
-        self, losses: Mapping[str, OutputLoss], *, label_smoothing: float = 0.0
+        self,
+        losses: Mapping[str, OutputLoss],
+        *,
+        label_smoothing: float = 0.0,
+        focal: float = 0.0,
     ) -> None:
         if not losses:
             raise ValueError("cross-entropy needs an output")
         self.losses = dict(losses)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.focal = label_smoothing, focal
         first, *others = self.losses
         self.main = first
         self.statistics = (
@@ -82,13 +91,19 @@ class CrossEntropy(Criterion):
 
     def _by_sequence(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return cross-entropy summed over each sequence's frames, float64 [B]."""
-        of_frame = functional.cross_entropy(
+        compute = partial(
+            functional.cross_entropy,
             logits.flatten(0, 1).float(),
             labels.flatten(),
             ignore_index=NOT_COUNTED,
             reduction="none",
-            label_smoothing=self.label_smoothing,
         )
+        of_frame = compute(label_smoothing=self.label_smoothing)
+        if self.focal:
+            of_label = compute() if self.label_smoothing else of_frame
+            # Away from 0, where the derivative of an exponent below 1 is infinite.
+            missed = -torch.expm1(-of_label).clamp(max=-1e-6)
+            of_frame = of_frame * missed**self.focal
         return of_frame.view(labels.shape).sum(1, dtype=torch.float64)
 
 
@@ -351,6 +366,7 @@ def losses_of(
     network: Network,
     *,
     label_smoothing: float = 0.0,
+    focal: float = 0.0,
     is_training: bool = True,
     threads: int = 1,
 ) -> Criterion:
@@ -359,6 +375,7 @@ def losses_of(
     Args:
         network: the network.
         label_smoothing: see `CrossEntropy` and `AttentionLoss`.
+        focal: see `CrossEntropy`.
         is_training: false computes no gradient where it takes time.
         threads: sequences that CTC works on at a time.
 
@@ -370,7 +387,8 @@ def losses_of(
     for kind in kinds:
         own = _of_kind(network, kind)
         if kind == "ce":
-            parts.append(CrossEntropy(own, label_smoothing=label_smoothing))
+            ways = {"label_smoothing": label_smoothing, "focal": focal}
+            parts.append(CrossEntropy(own, **ways))
         elif kind == "ctc":
             compiled = ctc_graph if "attention" in kinds else None  # of the units
             parts.append(

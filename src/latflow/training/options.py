@@ -59,6 +59,10 @@ class TrainingOptions(Options):
     label_smoothing: ProperFraction = 0.0
     """Share of a label's weight that is spread over all classes (cross-entropy of
     frames, or of units that a decoder tells)."""
+    focal: NonNegativeFloat = 0.0
+    """Exponent of the focal loss: the cross-entropy of each frame is multiplied by
+    (1 - p(label))^focal, so that frames that are told well weigh less. 2 is usual
+    (RETURNN: focal_loss_factor); 0 for none."""
     consistency: NonNegativeFloat = 0.0
     """Weight of the consistency of two views (CR-CTC): each batch goes through the
     network twice, with other masks and dropout, and outputs of CTC or cross-entropy are

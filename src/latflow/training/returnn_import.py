@@ -336,6 +336,8 @@ class _Training:
             self._note("network L2", "left out", "layers differ; here all have one")
         if self._network.label_smoothing:
             self._training["label_smoothing"] = self._network.label_smoothing
+        if self._network.focal:
+            self._training["focal"] = self._network.focal
         if self._network.frozen:
             self._training["freeze"] = list(self._network.frozen)
         if self._number("window") is not None:

@@ -184,9 +184,12 @@ class NetworkTask(Task):
             load_matching(network, job.parent_dir)
         self.network = network.to(device)
         self.pretraining = pretraining_of(network, options.training, options.seed)
-        smoothing = options.training.label_smoothing
+        smoothing, focal = options.training.label_smoothing, options.training.focal
         self.criterion = losses_of(
-            network, label_smoothing=smoothing, threads=job.rank_threads
+            network,
+            label_smoothing=smoothing,
+            focal=focal,
+            threads=job.rank_threads,
         )
         self.dev_criterion = losses_of(
             network, is_training=False, threads=job.rank_threads
@@ -203,6 +206,7 @@ class NetworkTask(Task):
         self.scales = {
             **{f"loss of {name}": o.loss.scale for name, o in network.outputs.items()},
             "label_smoothing": smoothing,
+            "focal": focal,
         }
         self.meta = {
             "criterion": options.type,

@@ -146,6 +146,12 @@ class FrameNetwork(BaseNetwork):
                 "transcripts depend on its frame subsampling",
             )
         what, losses = "CTC", {loss.name for loss in self.outputs.values()}
+        if training.focal and "ce" not in losses:
+            raise UserError(
+                f"{self.key}.training.focal: is of cross-entropy of frames, which no "
+                "output of the network has",
+                remedy="leave it out",
+            )
         if self.has_decoder:
             what = "a decoder with attention"
             losses |= {"ce"}  # of units

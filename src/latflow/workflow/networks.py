@@ -40,7 +40,10 @@ from latflow.workflow.systems import AdaptedFrames, System, unless_set
 from latflow.workflow.training_data import TrainingData
 
 # Options of `training` that other trainings do not read, and what they are there.
-_CROSS_ENTROPY_ONLY = {"label_smoothing": 0.0, "pretraining": 0, "priors": "posteriors"}
+_CROSS_ENTROPY_ONLY = {
+    **{"focal": 0.0, "label_smoothing": 0.0},
+    **{"pretraining": 0, "priors": "posteriors"},
+}
 
 # Options of a network that become inputs of its training, or are of other stages.
 _NOT_OF_TRAINING = {

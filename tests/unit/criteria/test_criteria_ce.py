@@ -66,6 +66,39 @@ def test_smoothing_spreads_the_label_over_all_classes():
     assert float(loss.value) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("focal", [0.5, 2.0])
+def test_focal_loss_weighs_frames_by_what_is_missed(focal, smoothing):
+    logits = torch.tensor([[[0.0, math.log(3.0)], [0.0, 9.0], [50.0, 0.0]]])
+    logits.requires_grad_()
+    ways = {"label_smoothing": smoothing, "focal": focal}
+    criterion = CrossEntropy({"output": OutputLoss("ce", "pdf", 1.0)}, **ways)
+    batch = batch_of({"pdf": torch.tensor([[0, -1, 0]])})
+    loss = loss_of(criterion, {"output": logits}, batch)
+    expected = 0.0
+    for p in (0.25, 1.0 / (1.0 + math.exp(-50.0))):
+        other = max(1.0 - p, math.exp(-50.0))
+        ce = -(1 - smoothing / 2) * math.log(p) - smoothing / 2 * math.log(other)
+        expected += max(1.0 - p, 1e-6) ** focal * ce
+    assert loss.value.item() == pytest.approx(expected, rel=1e-5)
+    loss.value.backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[0, 1] == 0).all()
+
+
+@given(st.integers(0, 2**31))
+def test_the_gradient_of_focal_loss_is_that_of_its_value(seed):
+    logits = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(seed))
+    logits.requires_grad_()
+    labels = torch.tensor([[0, 1, -1]])
+    criterion = CrossEntropy({"output": OutputLoss("ce", "pdf", 1.0)}, focal=2.0)
+    loss_of(criterion, {"output": logits}, batch_of({"pdf": labels})).value.backward()
+    again = logits.detach().double().requires_grad_()
+    log_p = torch.log_softmax(again, -1)[0, [0, 1], [0, 1]]
+    (-(log_p * (1 - log_p.exp()) ** 2).sum()).backward()
+    torch.testing.assert_close(logits.grad.double(), again.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_outputs_add_up_with_their_scales_and_weights():
     torch.manual_seed(1)
     logits = {name: torch.randn(2, 3, 4, requires_grad=True) for name in ("a", "b")}

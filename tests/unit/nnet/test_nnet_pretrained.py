@@ -43,6 +43,18 @@ def network_of(folder, **options):
     return Network(described(folder, **options), WINDOW, {"pdf": 4}, seed=3).eval()
 
 
+def test_an_encoder_inside_a_subnetwork_keeps_its_parameters(folders):
+    folder, _ = folders["wav2vec2"]
+    inside = described(folder).config["layers"]["encoder"]
+    block = {"class": "subnetwork", "layers": {"encoder": inside}}
+    layers = {"encoder": block, "output": {"class": "output"}}
+    description = NetworkDescription.from_config({"layers": layers})
+    network = Network(description, WINDOW, {"pdf": 4}, seed=3).eval()
+    values = windows_of(signal_of(0.3))
+    expected = encoded(network_of(folder), values)
+    torch.testing.assert_close(encoded(network, values), expected)
+
+
 def windows_of(signal):
     """Return the windows of a signal, [1, T, 400]."""
     return torch.as_tensor(signal, dtype=torch.float32).unfold(0, WINDOW, SHIFT)[None]

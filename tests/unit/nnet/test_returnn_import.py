@@ -244,7 +244,8 @@ def test_copies_and_functions_disappear_or_get_classes_of_ours():
             "1/x": {"class": "layer_norm", "from": "sum", "trainable": False},
             "output": {
                 "class": "linear", "activation": "softmax", "loss": "ce",
-                "from": "1/x", "loss_opts": {"label_smoothing": 0.1},
+                "from": "1/x",
+                "loss_opts": {"label_smoothing": 0.1, "focal_loss_factor": 2.0},
             },
         }
     )  # fmt: skip
@@ -255,7 +256,7 @@ def test_copies_and_functions_disappear_or_get_classes_of_ours():
         "class": "output", "from": ["layer_1_x"], "loss": "ce",
     }  # fmt: skip
     assert found.frozen == ["layer_1_x"]
-    assert found.label_smoothing == 0.1
+    assert (found.label_smoothing, found.focal) == (0.1, 2.0)
 
 
 def test_names_are_free_ones():

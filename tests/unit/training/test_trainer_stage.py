@@ -76,7 +76,10 @@ def test_the_folder_is_complete(inputs, trained):
     meta = load_model(trained).meta
     assert meta["criterion"] == "ce"
     assert meta["options"]["seed"] == 3
-    assert meta["scales"] == {"loss of output": 1.0, "label_smoothing": 0.0}
+    assert meta["scales"] == {
+        **{"loss of output": 1.0, "label_smoothing": 0.0},
+        "focal": 0.0,
+    }
     assert meta["normalization"]["type"] == "global"
     assert meta["versions"]["torch"]
     lines = (trained / "ledger.jsonl").read_text().splitlines()
