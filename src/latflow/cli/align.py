@@ -55,6 +55,9 @@ _G2P = option(
     "or `train` for one that learns from the lexicon",
     metavar="MODEL|train",
 )
+_CORES = option(
+    "--cores", "processor cores to use; all by default", os.cpu_count() or 1
+)
 _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
   latflow align more/ lexicon.txt more_aligned --model aligned/package
@@ -90,7 +93,7 @@ _PRODUCTS = (
     ),
     option("--beam", "of the search for each utterance", 10.0),
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
-    option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
+    _CORES,
     _MAX_SKIPPED,
     flag("--clean", "begin anew: remove what earlier runs left in the folder"),
     flag("--dry-run", "say what would be done"),
@@ -391,6 +394,44 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
             sys.stdout.write(f"{word} {' '.join(guess.phones)}\n")
         if not guesses:
             sys.stdout.write(f"{word} (none: noise)\n")
+
+
+@ALIGN.command(
+    "learn-boundaries",
+    option("aligned", "folder of latflow align, with alignments of the recordings"),
+    option(
+        "by_hand", "folder of TextGrids with boundaries set by hand, named as those"
+    ),
+    option("out", "folder for the package, which has learnt from them"),
+    option(
+        "--tier", "name of the tiers of phones, or what their names end in", "phones"
+    ),
+    option("--json", "file for all figures"),
+    _CORES,
+    example="learn-boundaries aligned by_hand better",
+)
+def _learn_boundaries(arguments: Arguments) -> None:
+    """Teach a package where boundaries are, by TextGrids that were set by hand."""
+    from latflow.align.boundary_learning import learn_boundaries, render
+    from latflow.files import write_json
+    from latflow.serving.package import read_info
+    from latflow.serving.packaging import add_boundaries
+    from latflow.workflow.aligning import MadeAlignments
+
+    made = MadeAlignments.of(Path(os.path.abspath(arguments.aligned)))
+    found = learn_boundaries(
+        made.aligned,
+        Path(arguments.by_hand),
+        made.names,
+        tier=arguments.tier,
+        sample_rate=read_info(made.package).sample_rate,
+        threads=arguments.cores,
+    )
+    add_boundaries(made.package, found.model, Path(arguments.out))
+    sys.stdout.write(render(found))
+    if arguments.json is not None:
+        write_json(arguments.json, found.values())
+    sys.stdout.write(f"latflow align ... --model {arguments.out} sets them so\n")
 
 
 @ALIGN.command(
