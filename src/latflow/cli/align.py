@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from latflow.align.forms import EXPORT_FORMATS
 from latflow.cli.commands import Arguments, Group, Option, flag, option
 from latflow.errors import UserError
 
@@ -62,7 +63,6 @@ _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
   latflow align more/ lexicon.txt more_aligned --model aligned/package
   latflow align recordings/ lexicon.txt aligned --model results/mine/package/chain"""
-_FORMS = ("textgrid", "short_textgrid", "mfa_json", "csv", "ctm", "json", "analysis")
 _PRODUCTS = (
     *("textgrid", "short_textgrid", "mfa_json", "csv", "words.ctm", "phones.ctm"),
     *("alignments.jsonl", "alignment_analysis.csv", "export.json"),
@@ -89,7 +89,7 @@ _PRODUCTS = (
         "CTM, JSON lines and MFA's alignment_analysis.csv of all",
         ["textgrid", "ctm", "json", "analysis"],
         nargs="+",
-        choices=_FORMS,
+        choices=EXPORT_FORMATS,
     ),
     option("--beam", "of the search for each utterance", 10.0),
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
@@ -182,7 +182,8 @@ def _align_one(arguments: Arguments) -> None:
     """Align one recording with a package, at once: words and phones in a TextGrid."""
     from latflow.files import write_text
     from latflow.gmm.options import AlignAdaptedOptions
-    from latflow.serving.align_one import align_recording
+    from latflow.serving.align_one import RecordingAligner
+    from latflow.serving.aligning import load_aligner
 
     _check_package(arguments.model, adapts=False)
     forms = {".TextGrid": "textgrid", ".csv": "csv", ".json": "mfa_json"}
@@ -197,15 +198,10 @@ def _align_one(arguments: Arguments) -> None:
     if arguments.short and form == "textgrid":
         form = "short_textgrid"
     search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
-    found, noise = align_recording(
-        Path(arguments.audio),
-        Path(arguments.text),
-        Path(arguments.lexicon),
-        Path(arguments.model),
-        form=form,
-        search=AlignAdaptedOptions(**search),
-        trust_code=arguments.trust_code,
-    )
+    package = load_aligner(arguments.model, trust_code=arguments.trust_code)
+    lexicon = Path(arguments.lexicon)
+    aligner = RecordingAligner(package, lexicon, AlignAdaptedOptions(**search))
+    found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
             f"aligned as noise, since the lexicon lacks them: {', '.join(noise)}\n"
