@@ -104,11 +104,11 @@ class Speaker:
 
     def speak(
         self, voice: str, text: str, speed: int
-    ) -> tuple[np.ndarray, list[list[tuple[str, float]]], float]:
+    ) -> tuple[np.ndarray, list[list[Interval]]]:
         """Say a sentence.
 
         Returns:
-            (int16[L], (phone, beginning in seconds) of each word, end of the last one).
+            (int16[L], the phones of each word, in seconds).
         """
         self._samples.clear()
         self._events.clear()
@@ -118,16 +118,19 @@ class Speaker:
         self._library.espeak_Synth(
             spoken, ctypes.c_size_t(len(spoken) + 1), 0, 1, 0, 1, None, None
         )
-        words: list[list[tuple[str, float]]] = []
-        end = 0.0
+        samples = np.concatenate(self._samples)
+        words: list[list[Interval]] = []
+        # A phone ends where the next one begins, or a pause, within a sentence too.
+        phones = [event for event in self._events if event[0] == PHONE]
+        ends = iter([at for _, at, _ in phones[1:]] + [len(samples) / self.rate])
         for kind, at, value in self._events:
+            end = next(ends) if kind == PHONE else at
+            name = value.strip("',=%")
             if kind == WORD:
                 words.append([])
-            elif kind == PHONE and value.startswith("_"):
-                end = end or at
-            elif kind == PHONE and value.strip("',=%"):
-                words[-1].append((value.strip("',=%"), at))
-        return np.concatenate(self._samples), words, end
+            elif name and not name.startswith("_"):
+                words[-1].append(Interval(at, end, name))
+        return samples, words
 
     def _collect(self, samples: Any, count: int, events: Any) -> int:
         """Receive speech and events from the library."""
@@ -173,7 +176,7 @@ def make_corpus(
         for u in range(utterances // speakers):
             drawn = " ".join(rng.choice(known, 5)) if known else None
             text = drawn or draw_sentence(rng, side)
-            speech, words, end = speaker.speak(voice, text.lower(), 160)
+            speech, words = speaker.speak(voice, text.lower(), 160)
             spelt = text.split()
             if len(words) != len(spelt) or not all(words):
                 continue  # eSpeak NG joins some words, such as "of the"
@@ -183,21 +186,22 @@ def make_corpus(
             samples = np.clip(samples + noise, -32768, 32767).astype(np.int16)
             soundfile.write(top / f"corpus/s{s}/{u:04}.wav", samples, speaker.rate)
             (top / f"corpus/s{s}/{u:04}.txt").write_text(text)
-            flat = [phone for word in words for phone in word]
-            bounds = [SILENCE + at for _, at in flat] + [SILENCE + end]
             labels = [
-                Interval(a, b, name)
-                for (name, _), a, b in zip(flat, bounds, bounds[1:], strict=False)
-                if b > a
+                Interval(SILENCE + start, SILENCE + end, name)
+                for word in words
+                for start, end, name in word
+                if end > start
             ]
             length = len(samples) / speaker.rate
-            starts = [SILENCE + word[0][1] for word in words] + [bounds[-1]]
-            said = map(Interval, starts, starts[1:], spelt)
-            grid = textgrid({"phones": labels, "words": list(said)}, length)
+            said = [
+                Interval(SILENCE + word[0].start, SILENCE + word[-1].end, text)
+                for word, text in zip(words, spelt, strict=True)
+            ]
+            grid = textgrid({"phones": labels, "words": said}, length)
             (top / f"truth/s{s}/{u:04}.TextGrid").write_text(grid, encoding="utf-8")
             seconds += length
             lexicon |= {
-                f"{word} {' '.join(name for name, _ in phones)}\n"
+                f"{word} {' '.join(phone.text for phone in phones)}\n"
                 for word, phones in zip(spelt, words, strict=True)
             }
     lines = "".join(sorted(lexicon))

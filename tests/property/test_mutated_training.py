@@ -208,13 +208,15 @@ def write_aligned(folder, rng):
     with (
         ManifestWriter(folder / "cuts.jsonl.gz") as manifest,
         RaggedWriter(folder / "log_likes", LogLikes) as scores,
-        RaggedWriter(folder / "times", PhoneTimes) as times,
+        RaggedWriter(
+            folder / "times", PhoneTimes, row_shapes={"margins": (2,)}
+        ) as times,
     ):
         for name in ("u0", "u1"):
             held = recording(name, "a.wav", 0.3)
             manifest.write(made_up_cut(name, held, "ann", "EIGHT"))
             scores.write(name, rng.normal(size=len(path)))
-            times.write(name, np.array([0.0, 0.14, 0.3]))
+            times.write(name, np.array([0.0, 0.14, 0.3]), np.full((3, 2), 0.01))
     write_int_vectors(folder / "ali.ark", [("u0", path), ("u1", path)])
     known = {"frame_shift": 0.01, "first_middle": 0.0125}
     (folder / "statistics.json").write_text(json.dumps(known))

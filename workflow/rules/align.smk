@@ -77,6 +77,7 @@ rule refine_boundaries:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
         lang=words_of_alignments,
         model=model_of_alignments,
+        package=package_with_boundaries,
     output:
         times="<results>/align/{system}/{split}/boundaries/meta.json",
         ledger="<results>/align/{system}/{split}/boundaries/ledger.jsonl",

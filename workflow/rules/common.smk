@@ -287,6 +287,13 @@ def model_of_alignments(wildcards):
     return f"{aligning_package(wildcards)}/model/final.mdl"
 
 
+def package_with_boundaries(wildcards):
+    """Package that aligned, which may have learnt where boundaries are."""
+    if wildcards.system != PACKAGED:
+        return []
+    return f"{aligning_package(wildcards)}/package.json"
+
+
 def aligning_package(wildcards):
     """Folder of the package that aligns a split: as it is, or adapted to the split."""
     export = recipe.options.export_alignments

@@ -8,7 +8,8 @@ all halves of an utterance move, by `REACH` at most, to where its cepstra are mo
 likely. Which phones there are, and their order, stay.
 
 Two passes over the audio, of which memory holds a few utterances: the system that
-aligned is not asked, so that any system's alignments are refined alike.
+aligned is not asked, so that any system's alignments are refined alike. A package that
+has learnt from boundaries set by hand (`latflow.align.boundary_learning`) needs one.
 
 Source: none for the whole; Yuan et al. 2013, "Automatic phonetic segmentation using
 boundary models", has models of the boundaries themselves, which are trained on
@@ -17,20 +18,20 @@ boundaries set by hand.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from lhotse import MonoCut
 
+from latflow.align.boundary_model import SHARES, BoundaryModel
 from latflow.align.corpus import AlignmentArchive
+from latflow.align.short_windows import FRONT_END, ShortWindows, phones_of
 from latflow.align.timing import AlignedSet, PhoneTimes, Timer
-from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason
+from latflow.corpus.manifests import at_rate, read_cuts
 from latflow.errors import UserError
-from latflow.features.extract import Extractor, make_extractor
-from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory
 from latflow.jit import njit
 from latflow.ledger import Ledger
@@ -39,11 +40,14 @@ from latflow.parallel import in_order, worker_pool
 from latflow.ragged import RaggedWriter
 
 REACH = 0.04  # seconds; a frame, where frames are longer
-FRONT_END = FrontEndOptions(frame_length_ms=15.0, frame_shift_ms=5.0, snip_edges=False)
 _PARTS = 2  # of a phone
 _SHRINKAGE = 50.0  # frames of the pooled covariance that each Gaussian's is mixed with
 _FLOOR = 1e-3  # added to variances
 _AHEAD = 16  # utterances a thread
+_NO_MARGINS = np.zeros((0, len(SHARES)), np.float32)
+# Id of an utterance; times of its phones; margins, see `PhoneTimes`; the reason why the
+# times are those of frames.
+Refined = tuple[str, np.ndarray, np.ndarray, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,26 +89,28 @@ class _Reader:
     Args:
         archive: the alignments.
         timer: gives them times.
-        extractor: of cepstra.
+        windows: of cepstra.
     """
 
     def __init__(
-        self, archive: AlignmentArchive, timer: Timer, extractor: Extractor
+        self, archive: AlignmentArchive, timer: Timer, windows: ShortWindows
     ) -> None:
-        self._archive, self._timer, self._extractor = archive, timer, extractor
+        self._archive, self._timer, self._windows = archive, timer, windows
         names = timer.phone_names
         self._numbers = {name: number for number, name in enumerate(names)}
-        self.frame_shift = extractor.frame_shift
+        self.frame_shift = windows.frame_shift
 
     def moments(self, cut: MonoCut) -> tuple[np.ndarray, np.ndarray] | None:
         """Return (class, sums over frames, see `Gaussians`) of each part of a cut.
 
         None where its boundaries stay.
         """
-        frames = self._cepstra(cut)
+        frames = self._windows.of_cut(cut)
         if isinstance(frames, str):
             return None
-        classes, begin = self._parts(*self._phones(cut), len(frames))
+        classes, begin = self._parts(
+            *phones_of(cut, self._archive, self._timer), len(frames)
+        )
         if not len(begin):
             return None
         extended = np.hstack([np.ones((len(frames), 1)), frames])
@@ -121,45 +127,27 @@ class _Reader:
                 np.add.at(total, *found)
         return total
 
-    def refined(
-        self, cut: MonoCut, gaussians: Gaussians, reach: int
-    ) -> tuple[str, np.ndarray, str]:
-        """Return (id, times of the phones of a cut, why they are those of frames).
+    def refined(self, cut: MonoCut, gaussians: Gaussians, reach: int) -> Refined:
+        """Return where the Gaussians set the boundaries of a cut.
 
         Args:
             gaussians: of all parts of phones.
             reach: frames by which a boundary may move.
         """
-        names, times = self._phones(cut)
-        frames = self._cepstra(cut)
+        names, times = phones_of(cut, self._archive, self._timer)
+        frames = self._windows.of_cut(cut)
         if isinstance(frames, str):
-            return cut.id, times, frames
+            return cut.id, times, _NO_MARGINS, frames
         classes, begin = self._parts(names, times, len(frames))
         if not len(begin):
-            return cut.id, times, "more parts of phones than short windows"
+            return cut.id, times, _NO_MARGINS, "more parts of phones than short windows"
         found = best_beginnings(
             *(frames, classes, begin, reach),
             *(gaussians.mean, gaussians.factor, gaussians.constant),
         )
         inner = np.round(found[_PARTS::_PARTS] * self.frame_shift, 6)
-        return cut.id, np.concatenate([times[:1], inner, times[-1:]]), ""
-
-    def _phones(self, cut: MonoCut) -> tuple[list[str], np.ndarray]:
-        """Return names and times of the phones of a cut that is aligned."""
-        ids = self._archive.get(cut.id)
-        assert ids is not None
-        return self._timer.phones(ids, cut.duration)
-
-    def _cepstra(self, cut: MonoCut) -> np.ndarray | str:
-        """Return the cepstra of a cut less their mean, or why there are none."""
-        samples = samples_or_reason(cut)
-        if isinstance(samples, str):
-            return samples
-        if not np.isfinite(samples).all():
-            return "samples that are not numbers"
-        key = zlib.crc32(cut.id.encode())
-        frames = self._extractor.extract_utterance(samples, key).astype(np.float64)
-        return frames - frames.mean(0) if len(frames) else "no samples"
+        moved = np.concatenate([times[:1], inner, times[-1:]])
+        return cut.id, moved, _NO_MARGINS, ""
 
     def _parts(
         self, names: Sequence[str], times: np.ndarray, num_frames: int
@@ -184,6 +172,7 @@ def refine_boundaries(
     aligned: AlignedSet,
     out_dir: Path,
     *,
+    package_dir: Path | None = None,
     sample_rate: int | None = None,
     threads: int = 1,
 ) -> None:
@@ -193,6 +182,8 @@ def refine_boundaries(
         aligned: the split.
         out_dir: folder to write, replaced as a whole: a `PhoneTimes`, and
             `ledger.jsonl` with the utterances whose boundaries stay where they are.
+        package_dir: the package that aligned; if it has learnt where boundaries are
+            (`BoundaryModel`), it says, and Gaussians of the split are not needed.
         sample_rate: that audio is resampled to, Hz; None for that of the first cut.
         threads: utterances at a time; their number changes nothing of the result.
 
@@ -207,9 +198,10 @@ def refine_boundaries(
             file=aligned.alignments,
             remedy="look at the ledger beside it",
         )
+    learnt = None if package_dir is None else BoundaryModel.load(package_dir)
     rate = sample_rate or int(next(read_cuts(aligned.cuts)).sampling_rate)
-    reader = _Reader(archive, timer, make_extractor(FRONT_END, rate))
-    reach = round(max(REACH, timer.frame_shift) / reader.frame_shift)
+    rate = rate if learnt is None else int(learnt.sample_rate)
+    windows = ShortWindows(rate)
     ledger = Ledger("refine_boundaries")
 
     def with_alignment() -> Iterator[MonoCut]:
@@ -220,22 +212,41 @@ def refine_boundaries(
     with (
         worker_pool(threads) as pool,
         atomic_directory(out_dir) as folder,
-        RaggedWriter(folder, PhoneTimes) as writer,
+        RaggedWriter(
+            folder, PhoneTimes, row_shapes={"margins": (len(SHARES),)}
+        ) as writer,
     ):
-        read = in_order(pool, reader.moments, with_alignment(), ahead=_AHEAD * threads)
-        bar = progress(read, "measure phones", len(archive))
-        gaussians = Gaussians.of_moments(reader.total(bar))
-        found = in_order(
-            pool,
-            lambda cut: reader.refined(cut, gaussians, reach),
-            with_alignment(),
-            ahead=_AHEAD * threads,
-        )
-        for name, times, reason in progress(found, "refine", len(archive)):
-            writer.write(name, times)
+        if learnt is None:
+            reader = _Reader(archive, timer, windows)
+            reach = round(max(REACH, timer.frame_shift) / reader.frame_shift)
+            ahead = _AHEAD * threads
+            read = in_order(pool, reader.moments, with_alignment(), ahead=ahead)
+            bar = progress(read, "measure phones", len(archive))
+            gaussians = Gaussians.of_moments(reader.total(bar))
+            refined = partial(reader.refined, gaussians=gaussians, reach=reach)
+        else:
+            refined = partial(_as_learnt, learnt, windows, (archive, timer))
+        found = in_order(pool, refined, with_alignment(), ahead=_AHEAD * threads)
+        for name, times, margins, reason in progress(found, "refine", len(archive)):
+            writer.write(name, times, margins)
             if reason:
                 ledger.record(name, reason, action="noted")
         ledger.write(folder / "ledger.jsonl")
+
+
+def _as_learnt(
+    model: BoundaryModel,
+    windows: ShortWindows,
+    alignments: tuple[AlignmentArchive, Timer],
+    cut: MonoCut,
+) -> Refined:
+    """Return where a model sets the boundaries of a cut."""
+    names, times = phones_of(cut, *alignments)
+    frames = windows.of_cut(cut)
+    if isinstance(frames, str):
+        return cut.id, times, _NO_MARGINS, frames
+    moved, margins = model.corrected(names, times, frames, windows.frame_shift)
+    return cut.id, moved, margins, ""
 
 
 def _squares(x: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -29,6 +29,7 @@ from latflow.align.options import ExportOptions
 from latflow.align.timing import (
     AlignedSet,
     AlignedUtterance,
+    AlignedWord,
     PhoneTimes,
     TimedPhone,
     mean_confidence,
@@ -125,21 +126,13 @@ def export_alignments(
         _Writer(folder, options) as writer,
     ):
         order: list[tuple[str, float, str]] = []
-        folders: set[str] = set()
+        audio: dict[str, str] = {}
         for cut in read_cut_lines(aligned.cuts):
-            try:
-                place = _Place.of(cut, has_signal="analysis" in options.formats)
-            except (AttributeError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"is not a Lhotse cut ({type(error).__name__}: {error})",
-                    file=aligned.cuts,
-                    utterance=cut.id,
-                    remedy=REMEDY,
-                ) from error
+            has_signal = "analysis" in options.formats
+            place = _place_of(cut, aligned.cuts, has_signal=has_signal)
             places.add(place, file=aligned.cuts)
             order.append((place.recording, place.start, place.id))
-            if place.path:
-                folders.add(os.path.dirname(place.path))
+            audio.setdefault(place.recording, place.path)
             ids = archive.get(cut.id)
             log_likes = scores.get(cut.id) if scores is not None else None
             if ids is not None and log_likes is not None:
@@ -150,10 +143,10 @@ def export_alignments(
                 file=aligned.alignments,
                 remedy="look at the ledger beside it",
             )
-        top = _top(folders, options.folder)
+        names = recording_names(audio, options)
         order.sort()
         groups = groupby(progress(order, "export", len(order)), key=lambda row: row[0])
-        for _, rows in groups:
+        for recording, rows in groups:
             found = []
             for *_, utterance in rows:
                 place, ids = places[utterance], archive.get(utterance)
@@ -165,8 +158,59 @@ def export_alignments(
                 times = bounds.get(utterance) if bounds is not None else None
                 timed = timer.time(place.text, ids, place.duration, log_likes, times)
                 found.append((place, timed))
-            writer.write(found, top)
+            writer.write(found, names[recording])
         writer.finish()
+
+
+def audio_of(cuts: Path) -> dict[str, str]:
+    """Return the paths of the audio of the recordings of cuts, by id.
+
+    Raises:
+        UserError: the file is no manifest of cuts.
+    """
+    found: dict[str, str] = {}
+    for cut in read_cut_lines(cuts):
+        place = _place_of(cut, cuts, has_signal=False)
+        found.setdefault(place.recording, place.path)
+    return found
+
+
+def _place_of(cut: CutLine, cuts: Path, *, has_signal: bool) -> _Place:
+    """Return the place of an utterance."""
+    try:
+        return _Place.of(cut, has_signal=has_signal)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"is not a Lhotse cut ({type(error).__name__}: {error})",
+            file=cuts,
+            utterance=cut.id,
+            remedy=REMEDY,
+        ) from error
+
+
+def recording_names(audio: Mapping[str, str], options: ExportOptions) -> dict[str, str]:
+    """Return the names of the files of recordings by id; no two are the same.
+
+    Args:
+        audio: path of the audio, or empty, by id.
+        options: say what names are like.
+    """
+    folders = {os.path.dirname(path) for path in audio.values() if path}
+    top = _top(folders, options.folder)
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    counts: Counter[str] = Counter()
+    for recording, path in sorted(audio.items()):
+        name = recording
+        if options.names == "path" and path:
+            name = os.path.splitext(os.path.relpath(path, top))[0]
+        stem = name
+        while name in taken:  # a.wav and a.flac
+            counts[stem] += 1
+            name = f"{stem}.{counts[stem] + 1}"
+        taken.add(name)
+        names[recording] = name
+    return names
 
 
 def _top(folders: set[str], wanted: str | None) -> str:
@@ -188,8 +232,6 @@ class _Writer:
         self._folder, self._options = folder, options
         self._stack = ExitStack()
         self._made: set[Path] = set()
-        self._names: Counter[str] = Counter()
-        self._taken: set[str] = set()
         self._counts: Counter[str] = Counter()
         self.missing: list[str] = []
         self._pauses: list[dict[str, Any]] = []
@@ -214,11 +256,11 @@ class _Writer:
         stream = (self._folder / name).open("w", encoding="utf-8")
         return self._stack.enter_context(stream)
 
-    def write(self, utterances: list[Timed], top: str) -> None:
+    def write(self, utterances: list[Timed], name: str) -> None:
         """Write the utterances of a recording, in order of time.
 
         Args:
-            top: folder that all audio files lie below.
+            name: of its files.
         """
         for place, timed in utterances:
             if timed is None:
@@ -236,7 +278,6 @@ class _Writer:
         self._counts["recordings"] += 1
         self._pauses += _long_pauses(utterances, self._options.long_pause)
         first = utterances[0][0]
-        name = self._name(first, top)
         tracks = _tracks(utterances)
         for form, (suffix, text) in _FORMS.items():
             if form in self._options.formats:
@@ -245,18 +286,6 @@ class _Writer:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     self._made.add(path.parent)
                 path.write_text(text(tracks, first.length), "utf-8")
-
-    def _name(self, place: _Place, top: str) -> str:
-        """Return the name of a recording's files; no two are the same."""
-        name = place.recording
-        if self._options.names == "path" and place.path:
-            name = os.path.splitext(os.path.relpath(place.path, top))[0]
-        stem = name
-        while name in self._taken:  # a.wav and a.flac
-            self._names[stem] += 1
-            name = f"{stem}.{self._names[stem] + 1}"
-        self._taken.add(name)
-        return name
 
     def finish(self) -> None:
         """Close the files; write the counts."""
@@ -395,26 +424,25 @@ def _placed(
 def _word_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
     """Yield the words of an utterance for a CTM file."""
     for word in timed.words or ():
-        yield _timed(place, word.word, word.start, word.end, word.confidence)
+        yield _timed(place, word.word, word)
 
 
 def _phone_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
     """Yield the phones of an utterance for a CTM file, silences included."""
     for phone in timed.phones:
-        yield _timed(place, phone.phone, phone.start, phone.end, phone.confidence)
+        yield _timed(place, phone.phone, phone)
 
 
-def _timed(
-    place: _Place, label: str, start: float, end: float, confidence: float | None
-) -> TimedWord:
+def _timed(place: _Place, label: str, timed: AlignedWord | TimedPhone) -> TimedWord:
     """Return a label at its time in the recording."""
     return TimedWord(
         place.recording,
-        place.start + start,
-        end - start,
+        place.start + timed.start,
+        timed.end - timed.start,
         label,
         str(place.channel + 1),
-        confidence,
+        timed.confidence,
+        (*(timed.start_within or ()), *(timed.end_within or ())),
     )
 
 
@@ -453,6 +481,7 @@ def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
                 "start": _rounded(place.start + word.start),
                 "end": _rounded(place.start + word.end),
                 "confidence": _rounded(word.confidence),
+                **_margins(word),
                 "phones": [_phone_values(place, phone) for phone in word.phones],
             }
             for word in timed.words
@@ -469,7 +498,15 @@ def _phone_values(place: _Place, phone: TimedPhone) -> dict[str, Any]:
         "end": _rounded(place.start + phone.end),
         "score": _rounded(phone.score),
         "confidence": _rounded(phone.confidence),
+        **_margins(phone),
     }
+
+
+def _margins(timed: AlignedWord | TimedPhone) -> dict[str, Any]:
+    """Return the intervals of a label's times, where they are known."""
+    if timed.start_within is None:
+        return {}
+    return {"start_within": timed.start_within, "end_within": timed.end_within}
 
 
 def _rounded(value: float | None) -> float | None:

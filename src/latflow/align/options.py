@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from latflow.align.forms import ExportFormat
 from latflow.options import (
     Fraction,
     NonNegativeFloat,
@@ -39,11 +40,6 @@ class AlignSplitOptions(AlignOptions):
     """Memory for attempts beyond the second one, in megabytes: at four times the retry
     beam, then without any beam, which fails only if the transcript does not fit into
     the utterance. 0 for no such attempt; `careful` makes none."""
-
-
-ExportFormat = Literal[
-    "textgrid", "short_textgrid", "mfa_json", "csv", "ctm", "json", "analysis"
-]
 
 
 class ExportOptions(Options):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from latflow.files import read_json
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.ragged import RaggedStore
+
+Within = tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class TimedPhone:
         end: likewise.
         score: mean acoustic log-likelihood of its frames; None where not known.
         confidence: see `PhoneScores`; None where there is no score.
+        start_within: half-widths of the intervals around the start that hold the true
+            one with 80 and 95 %, seconds; None where they are not known.
+        end_within: likewise of the end.
     """
 
     phone: str
@@ -41,6 +46,8 @@ class TimedPhone:
     end: float
     score: float | None
     confidence: float | None
+    start_within: Within = None
+    end_within: Within = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,16 @@ class AlignedWord:
     def end(self) -> float:
         """Likewise."""
         return self.phones[-1].end
+
+    @property
+    def start_within(self) -> Within:
+        """See `TimedPhone`."""
+        return self.phones[0].start_within
+
+    @property
+    def end_within(self) -> Within:
+        """Likewise."""
+        return self.phones[-1].end_within
 
     @property
     def confidence(self) -> float | None:
@@ -130,23 +147,41 @@ class PhoneScores:
         return 0.5 * (1.0 + math.erf((score - mean) / (spread * math.sqrt(2.0))))
 
 
-class PhoneTimes(RaggedStore):
-    """Boundaries of the phones of aligned utterances, where they are no frames'.
+class Boundaries(NamedTuple):
+    """Boundaries of the N phones of an utterance.
 
-    Seconds from the beginning of the utterance, float64[N + 1]: 0, where each next
-    phone begins, and the utterance's end.
+    Attributes:
+        times: seconds from the beginning of the utterance, float64[N + 1]: 0, where
+            each next phone begins, and the utterance's end.
+        margins: half-widths of the intervals around them that hold the true ones with
+            80 and 95 %, seconds, float32[N + 1, 2]; [0, 2] where they are not known.
     """
 
-    FORMAT = "latflow-phone-times-1"
+    times: np.ndarray
+    margins: np.ndarray
+
+    @property
+    def within(self) -> list[Within]:
+        """Margins of each boundary, in whole tenths of a millisecond."""
+        if not len(self.margins):
+            return [None] * len(self.times)
+        return [(a, b) for a, b in np.round(self.margins.astype(float), 4).tolist()]
+
+
+class PhoneTimes(RaggedStore):
+    """`Boundaries` of aligned utterances, where they are no frames'."""
+
+    FORMAT = "latflow-phone-times-2"
     KIND = "store of phones' times"
     REMEDY = "run the refine_boundaries stage again"
-    COLUMNS: ClassVar = {"times": ("<f8", 1)}
+    COLUMNS: ClassVar = {"times": ("<f8", 1), "margins": ("<f4", 2)}
 
-    def get(self, utterance: str) -> np.ndarray | None:
+    def get(self, utterance: str) -> Boundaries | None:
         """Return those of an utterance; None without it."""
         if utterance not in self:
             return None
-        return self["times"][self.position(utterance)]
+        position = self.position(utterance)
+        return Boundaries(self["times"][position], self["margins"][position])
 
 
 class Timer:
@@ -254,7 +289,7 @@ class Timer:
         transition_ids: np.ndarray,
         duration: float,
         log_likes: np.ndarray | None = None,
-        times: np.ndarray | None = None,
+        bounds: Boundaries | None = None,
     ) -> AlignedUtterance:
         """Return the words and phones of an utterance.
 
@@ -263,29 +298,30 @@ class Timer:
             transition_ids: int32[T].
             duration: of the utterance, seconds; its last phone ends there.
             log_likes: float32[T], acoustic log-likelihoods.
-            times: boundaries of its phones, see `PhoneTimes`; None for those of frames.
+            bounds: boundaries of its phones; None for those of frames.
 
         Raises:
             UserError: the times are not of these phones.
         """
-        names, bounds = self._segments(transition_ids)
-        if times is None:
-            times = self._times(bounds, duration)
-        if len(times) != len(bounds):
+        names, first = self._segments(transition_ids)
+        if bounds is None:
+            bounds = Boundaries(self._times(first, duration), np.zeros((0, 2)))
+        if len(bounds.times) != len(first):
             raise UserError(
-                f"times of {len(times) - 1} phones, where the alignment has "
+                f"times of {len(bounds.times) - 1} phones, where the alignment has "
                 f"{len(names)}",
                 remedy=PhoneTimes.REMEDY,
             )
         scores: list[float | None] = [None] * len(names)
         sure = list(scores)
         if log_likes is not None:
-            found = _means(log_likes, bounds).tolist()
+            found = _means(log_likes, first).tolist()
             scores = list(found)
             pairs = zip(names, found, strict=True)
             sure = [self.scores.confidence(name, score) for name, score in pairs]
-        ends = times.tolist()
-        timed = tuple(map(TimedPhone, names, ends[:-1], ends[1:], scores, sure))
+        ends, within = bounds.times.tolist(), bounds.within
+        columns = (names, ends[:-1], ends[1:], scores, sure, within[:-1], within[1:])
+        timed = tuple(map(TimedPhone, *columns))
         words = text.split()
         known = [self._lang.words[i] for i in self._lang.words_to_ids(text)]
         spans = split_phones(names, known, self._pronunciations)

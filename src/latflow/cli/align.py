@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from latflow.align.forms import EXPORT_FORMATS
 from latflow.cli.commands import Arguments, Group, Option, flag, option
 from latflow.errors import UserError
 
@@ -55,11 +56,13 @@ _G2P = option(
     "or `train` for one that learns from the lexicon",
     metavar="MODEL|train",
 )
+_CORES = option(
+    "--cores", "processor cores to use; all by default", os.cpu_count() or 1
+)
 _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
   latflow align more/ lexicon.txt more_aligned --model aligned/package
   latflow align recordings/ lexicon.txt aligned --model results/mine/package/chain"""
-_FORMS = ("textgrid", "short_textgrid", "mfa_json", "csv", "ctm", "json", "analysis")
 _PRODUCTS = (
     *("textgrid", "short_textgrid", "mfa_json", "csv", "words.ctm", "phones.ctm"),
     *("alignments.jsonl", "alignment_analysis.csv", "export.json"),
@@ -86,11 +89,11 @@ _PRODUCTS = (
         "CTM, JSON lines and MFA's alignment_analysis.csv of all",
         ["textgrid", "ctm", "json", "analysis"],
         nargs="+",
-        choices=_FORMS,
+        choices=EXPORT_FORMATS,
     ),
     option("--beam", "of the search for each utterance", 10.0),
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
-    option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
+    _CORES,
     _MAX_SKIPPED,
     flag("--clean", "begin anew: remove what earlier runs left in the folder"),
     flag("--dry-run", "say what would be done"),
@@ -179,7 +182,8 @@ def _align_one(arguments: Arguments) -> None:
     """Align one recording with a package, at once: words and phones in a TextGrid."""
     from latflow.files import write_text
     from latflow.gmm.options import AlignAdaptedOptions
-    from latflow.serving.align_one import align_recording
+    from latflow.serving.align_one import RecordingAligner
+    from latflow.serving.aligning import load_aligner
 
     _check_package(arguments.model, adapts=False)
     forms = {".TextGrid": "textgrid", ".csv": "csv", ".json": "mfa_json"}
@@ -194,15 +198,10 @@ def _align_one(arguments: Arguments) -> None:
     if arguments.short and form == "textgrid":
         form = "short_textgrid"
     search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
-    found, noise = align_recording(
-        Path(arguments.audio),
-        Path(arguments.text),
-        Path(arguments.lexicon),
-        Path(arguments.model),
-        form=form,
-        search=AlignAdaptedOptions(**search),
-        trust_code=arguments.trust_code,
-    )
+    package = load_aligner(arguments.model, trust_code=arguments.trust_code)
+    lexicon = Path(arguments.lexicon)
+    aligner = RecordingAligner(package, lexicon, AlignAdaptedOptions(**search))
+    found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
             f"aligned as noise, since the lexicon lacks them: {', '.join(noise)}\n"
@@ -390,6 +389,44 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
             sys.stdout.write(f"{word} {' '.join(guess.phones)}\n")
         if not guesses:
             sys.stdout.write(f"{word} (none: noise)\n")
+
+
+@ALIGN.command(
+    "learn-boundaries",
+    option("aligned", "folder of latflow align, with alignments of the recordings"),
+    option(
+        "by_hand", "folder of TextGrids with boundaries set by hand, named as those"
+    ),
+    option("out", "folder for the package, which has learnt from them"),
+    option(
+        "--tier", "name of the tiers of phones, or what their names end in", "phones"
+    ),
+    option("--json", "file for all figures"),
+    _CORES,
+    example="learn-boundaries aligned by_hand better",
+)
+def _learn_boundaries(arguments: Arguments) -> None:
+    """Teach a package where boundaries are, by TextGrids that were set by hand."""
+    from latflow.align.boundary_learning import learn_boundaries, render
+    from latflow.files import write_json
+    from latflow.serving.package import read_info
+    from latflow.serving.packaging import add_boundaries
+    from latflow.workflow.aligning import MadeAlignments
+
+    made = MadeAlignments.of(Path(os.path.abspath(arguments.aligned)))
+    found = learn_boundaries(
+        made.aligned,
+        Path(arguments.by_hand),
+        made.names,
+        tier=arguments.tier,
+        sample_rate=read_info(made.package).sample_rate,
+        threads=arguments.cores,
+    )
+    add_boundaries(made.package, found.model, Path(arguments.out))
+    sys.stdout.write(render(found))
+    if arguments.json is not None:
+        write_json(arguments.json, found.values())
+    sys.stdout.write(f"latflow align ... --model {arguments.out} sets them so\n")
 
 
 @ALIGN.command(

@@ -46,6 +46,7 @@ TOPICS = {
     ),
     "Alignment": (
         *("align", "align-one", "validate", "find-oovs", "compare-alignments"),
+        "learn-boundaries",
         "import-mfa",
     ),
     "Kaldi's files": (

@@ -1,7 +1,8 @@
 """NIST's CTM files: words, or phones, with times.
 
 A line is one word: recording (or utterance), channel, start, duration, word, and
-optionally a confidence. Times in seconds from the start of the recording.
+optionally a confidence, which further numbers may follow. Times in seconds from the
+start of the recording.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class TimedWord:
         word: the word.
         channel: NIST's channel name.
         confidence: posterior probability in [0, 1]; None where none was computed.
+        further: numbers after it.
     """
 
     utterance: str
@@ -34,6 +36,7 @@ class TimedWord:
     word: str
     channel: str = "1"
     confidence: float | None = None
+    further: tuple[float, ...] = ()
 
     @property
     def end(self) -> float:
@@ -54,11 +57,17 @@ def read_ctm(path: str | Path) -> Iterator[TimedWord]:
             continue
         try:
             utterance, channel, start, duration, word, *rest = fields
-            confidence = float(*rest) if rest else None
+            confidence, *further = map(float, rest or ["nan"])
             timed = TimedWord(
-                utterance, float(start), float(duration), word, channel, confidence
+                utterance,
+                float(start),
+                float(duration),
+                word,
+                channel,
+                confidence if rest else None,
+                tuple(further),
             )
-        except (TypeError, ValueError):
+        except ValueError:
             timed = None
         if timed is None or not _is_time(timed.start) or not _is_time(timed.duration):
             raise UserError(
@@ -73,7 +82,8 @@ def ctm_line(w: TimedWord) -> str:
     """Return one line of a CTM file, with its end."""
     confidence = "" if w.confidence is None else f" {w.confidence:.3f}"
     times = f"{w.start:.3f} {w.duration:.3f}"
-    return f"{w.utterance} {w.channel} {times} {w.word}{confidence}\n"
+    further = "".join(f" {number:.4f}" for number in w.further)
+    return f"{w.utterance} {w.channel} {times} {w.word}{confidence}{further}\n"
 
 
 def _is_time(seconds: float) -> bool:

@@ -122,9 +122,9 @@ class Differences:
             "labels": list(self.num_labels),
             "matched": self.num_matched,
             "only_in_one": self.unmatched,
-            "boundaries": _summary(self.all),
+            "boundaries": summary(self.all),
             "by_label": {
-                label: _summary(found)
+                label: summary(found)
                 for label, found in sorted(
                     self.by_label.items(), key=lambda item: -len(item[1])
                 )
@@ -132,8 +132,12 @@ class Differences:
         }
 
 
-def _summary(differences: Sequence[float]) -> dict[str, float]:
-    """Return mean, median, shares of absolute differences; the mean with its sign."""
+def summary(differences: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """Return mean, median, shares of absolute differences; the mean with its sign.
+
+    Args:
+        differences: milliseconds.
+    """
     found = np.abs(np.array(differences))
     if not len(found):
         return {"count": 0}
@@ -164,7 +168,7 @@ def compare_labels(first: Labels, second: Labels) -> Differences:
     )
     for name in sorted(first.keys() & second.keys()):
         ours, theirs = first[name], second[name]
-        pairs = list(_matched(ours, theirs))
+        pairs = list(matched_labels(ours, theirs))
         found.num_matched += len(pairs)
         followed = {(i - 1, j - 1) for i, j in pairs}
         for i, j in pairs:
@@ -175,17 +179,23 @@ def compare_labels(first: Labels, second: Labels) -> Differences:
     return found
 
 
-def _matched(
-    ours: Sequence[Interval], theirs: Sequence[Interval]
+def matched_labels(
+    ours: Sequence[Interval], theirs: Sequence[Interval], *, with_others: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield the indices of labels that both have, in order."""
+    """Yield the indices of labels that both have, in order.
+
+    Args:
+        ours: labels in order of time.
+        theirs: likewise.
+        with_others: whether one that stands in the place of another counts, too.
+    """
     texts = [x.text for x in ours], [x.text for x in theirs]
     if texts[0] == texts[1]:
         yield from zip(range(len(ours)), range(len(ours)), strict=True)
         return
     i = j = 0
     for left, right in align_words(*texts).pairs:
-        if left is not None and left == right:
+        if None not in (left, right) and (with_others or left == right):
             yield i, j
         i += left is not None
         j += right is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import atomic_directory, file_digest
+from latflow.files import atomic_directory
 from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
 from latflow.gmm.alignment import align_split
 from latflow.gmm.estep import accumulate
@@ -25,7 +23,8 @@ from latflow.gmm.train import known_alignments
 from latflow.graphs.options import GraphOptions
 from latflow.parallel import worker_pool
 from latflow.serving.aligning import AlignmentTask
-from latflow.serving.package import INFO, GmmPackage, PackageInfo, read_info
+from latflow.serving.package import GmmPackage, PackageInfo, read_info
+from latflow.serving.packaging import rewrite_package
 
 log = logging.getLogger(__name__)
 
@@ -155,16 +154,10 @@ def _adapted(
 
 def _write(package: GmmPackage, system: GmmSystem, folder: Path) -> None:
     """Write a package with other models."""
-    for name in package.info.digests:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(package.folder / name, folder / name)
-    system.model.save(folder / "model/final.mdl")
-    if system.is_speaker_adapted:
-        system.alignment_model.save(folder / "model" / ALIGNMENT_MODEL)
-    digests = {
-        name: file_digest(folder / name) if name.endswith("mdl") else digest
-        for name, digest in package.info.digests.items()
-    }
-    info = package.info.replace(digests=digests)
-    text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
-    (folder / INFO).write_text(text, encoding="utf-8")
+
+    def change(folder: Path) -> None:
+        system.model.save(folder / "model/final.mdl")
+        if system.is_speaker_adapted:
+            system.alignment_model.save(folder / "model" / ALIGNMENT_MODEL)
+
+    rewrite_package(package.folder, package.info, folder, change)

@@ -1,57 +1,207 @@
-"""One recording aligned with a package, without a workflow or a folder of results."""
+"""Recordings aligned one by one with a package, without a workflow.
+
+`latflow align-one` and `Recognizer.align` are made of it.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
+import weakref
+from functools import cached_property
 from pathlib import Path
+from typing import cast
 
+from lhotse import AudioSource, MonoCut, SupervisionSegment
+
+from latflow.align.boundaries import refine_boundaries
+from latflow.align.boundary_model import BoundaryModel
+from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.export import export_alignments
-from latflow.align.options import ExportFormat, ExportOptions
-from latflow.align.timing import AlignedSet
+from latflow.align.forms import ExportFormat
+from latflow.align.options import ExportOptions
+from latflow.align.timing import AlignedSet, AlignedUtterance, PhoneTimes, Timer
+from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, text_of
 from latflow.corpus.options import FolderSource
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.gmm.options import AlignAdaptedOptions
+from latflow.lang.directory import Lang
+from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
-from latflow.lang.vocabulary import prepare_corpus, read_vocabulary
+from latflow.lang.vocabulary import prepare_corpus
 from latflow.ledger import read_ledger
-from latflow.serving.aligning import AlignmentTask, align_package
+from latflow.serving.aligning import AlignmentTask, align_with
+from latflow.serving.package import GmmPackage, Model
 
 _TEXTS = (".txt", ".lab", ".TextGrid")
 
 
-def align_recording(
-    audio: Path,
-    text: Path,
-    lexicon: Path,
-    package: Path,
-    *,
-    form: ExportFormat = "textgrid",
-    search: AlignAdaptedOptions | None = None,
-    trust_code: bool = False,
-) -> tuple[str, list[str]]:
-    """Align one recording with a package; times are those of frames.
+class RecordingAligner:
+    """Aligns recordings with a package and a lexicon; shared by threads.
 
-    Boundaries aren't refined: that takes a corpus to learn from.
+    Boundaries are those of frames, or, of a package that has learnt them, as it sets
+    them: to refine them otherwise takes a corpus.
 
     Args:
-        audio: the recording.
-        text: its transcript, `.txt` or `.lab`, or a TextGrid whose labelled intervals
-            are utterances of one speaker.
+        package: a GMM system or a network.
         lexicon: pronunciations in the phones of the package.
-        package: folder of the package.
-        form: that the alignment is written in, of those with a file a recording.
         search: beams; None for the usual ones.
-        trust_code: whether code may run that the package names.
-
-    Returns:
-        (the alignment as text; words without pronunciation, which are noise).
 
     Raises:
-        UserError: a file is missing or faulty, or the text does not fit the audio.
+        UserError: the lexicon is faulty.
     """
+
+    def __init__(
+        self,
+        package: Model | GmmPackage,
+        lexicon: Path,
+        search: AlignAdaptedOptions | None = None,
+    ) -> None:
+        self._package, self._lexicon = package, lexicon
+        self._search = search or AlignAdaptedOptions()
+        self._scratch = tempfile.mkdtemp(prefix="latflow-align-")
+        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        folder = Path(self._scratch, "lang")
+        # Needed are the words of texts, which come later.
+        own = package.folder / "lang"
+        extend_lang(own, lexicon, folder, options=LangOptions(), needed=())
+        self._lang = Lang.load(folder)
+        self._timer: Timer | None = None
+        self._has_learnt = BoundaryModel.load(package.folder) is not None
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Words that have a pronunciation."""
+        return frozenset(self._lang.lexicon) - {self._lang.oov_word}
+
+    def align(self, audio: Path, text: str) -> AlignedUtterance:
+        """Find the words and phones of a recording.
+
+        Args:
+            audio: the file; its first channel is taken.
+            text: what is said.
+
+        Raises:
+            UserError: a word has no pronunciation, the file is damaged, or the text
+                does not fit the audio.
+        """
+        words = WordForms(self.words).words(text)
+        if unknown := [word for word in words if word not in self.words]:
+            raise UserError(
+                f"no pronunciation of {', '.join(dict.fromkeys(unknown))}",
+                file=self._lexicon,
+                remedy="name a lexicon that has one, with the package's phones",
+            )
+        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+            folder = Path(scratch)
+            cut = _cut_of(audio, " ".join(words))
+            with ManifestWriter(folder / "cuts.jsonl.gz") as manifest:
+                manifest.write(cut)
+            aligned, bounds = self._align(folder / "cuts.jsonl.gz", folder, audio)
+            ids = AlignmentArchive(aligned.alignments).get(cut.id)
+            assert ids is not None
+            scores = LogLikes.load(folder / "align/log_likes").get(cut.id)
+            times = None if bounds is None else PhoneTimes.load(bounds).get(cut.id)
+            timer = self._timer or aligned.timer()  # the same for all recordings
+            self._timer = timer
+            return timer.time(" ".join(words), ids, cut.duration, scores, times)
+
+    def write(
+        self, audio: Path, text: Path, form: ExportFormat
+    ) -> tuple[str, list[str]]:
+        """Return the alignment of a recording as a file has it.
+
+        Args:
+            audio: the recording.
+            text: its transcript, `.txt` or `.lab`, or a TextGrid whose labelled
+                intervals are utterances of one speaker.
+            form: of those with a file a recording.
+
+        Returns:
+            (the text of the file; words without pronunciation, which are noise).
+
+        Raises:
+            UserError: a file is missing or faulty, or the text does not fit the audio.
+        """
+        _check_files(audio, text)
+        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+            folder = Path(scratch)
+            cuts = _prepare(audio, text, self._lexicon, folder)
+            aligned, bounds = self._align(cuts, folder, audio)
+            export_alignments(
+                aligned,
+                folder / "out",
+                options=ExportOptions(formats=(form,)),
+                log_likes_dir=folder / "align/log_likes",
+                boundaries_dir=bounds,
+            )
+            (written,) = (p for p in (folder / "out" / form).rglob("*") if p.is_file())
+            words = {word for cut in read_cuts(cuts) for word in text_of(cut).split()}
+            return written.read_text(encoding="utf-8"), sorted(words - self.words)
+
+    def _align(
+        self, cuts: Path, folder: Path, audio: Path
+    ) -> tuple[AlignedSet, Path | None]:
+        """Return the alignments of the utterances of a recording, and their times."""
+        task = AlignmentTask(
+            package_dir=self._package.folder,
+            cuts=cuts,
+            lexicon=self._lexicon,
+            lang=LangOptions(),
+            threads=1,
+            max_skipped_fraction=1.0,  # one line below says why
+            known=self._lang,
+        )
+        made = folder / "align"
+        made.mkdir()
+        align_with(self._package, task, made, self._search)
+        failed = [
+            e for e in read_ledger(made / "ledger.jsonl") if e.action == "skipped"
+        ]
+        if failed:
+            raise UserError(
+                f"cannot be aligned: {failed[0].reason}",
+                file=audio,
+                remedy="compare the text with what is said",
+            )
+        aligned = AlignedSet(
+            alignments=made / "ali.ark",
+            statistics=made / "statistics.json",
+            cuts=cuts,
+            lang_dir=self._lang.folder,
+            model_dir=self._package.folder / "model",
+        )
+        if not self._has_learnt:
+            return aligned, None
+        bounds = folder / "boundaries"
+        refine_boundaries(aligned, bounds, package_dir=self._package.folder)
+        return aligned, bounds
+
+
+def _cut_of(audio: Path, text: str) -> MonoCut:
+    """Return a recording with its text.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    name = audio.stem
+    try:
+        found = probe(name, AudioSource("file", [0], str(audio)), verify=False)
+    except BadAudio as fault:
+        raise UserError(fault.reason, file=audio, remedy=fault.remedy) from None
+    cut = cast("MonoCut", found.recording.to_cut())
+    said = SupervisionSegment(name, name, 0.0, cut.duration, text=text, speaker=name)
+    cut.id, cut.supervisions = name, [said]
+    cut.channel = 0
+    return cut
+
+
+def _check_files(audio: Path, text: Path) -> None:
+    """Refuse files that are not there, and texts in other forms."""
     for path in (audio, text):
         if not path.is_file():
             raise UserError("no such file", file=path, remedy="check the path")
@@ -61,45 +211,6 @@ def align_recording(
             file=text,
             remedy="rename it",
         )
-    with tempfile.TemporaryDirectory(prefix="latflow-align-") as scratch:
-        folder = Path(scratch)
-        cuts = _prepare(audio, text, lexicon, folder)
-        task = AlignmentTask(
-            package_dir=package,
-            cuts=cuts,
-            lexicon=lexicon,
-            lang=LangOptions(),
-            threads=1,
-            max_skipped_fraction=1.0,  # one line below says why
-            trust_code=trust_code,
-        )
-        made = folder / "align"
-        align_package(task, made, options=search or AlignAdaptedOptions())
-        failed = [
-            e for e in read_ledger(made / "ledger.jsonl") if e.action == "skipped"
-        ]
-        if failed:
-            raise UserError(
-                f"can't be aligned with {text}: {failed[0].reason}",
-                file=audio,
-                remedy="check that the text is what is said there",
-            )
-        export_alignments(
-            AlignedSet(
-                alignments=made / "ali.ark",
-                statistics=made / "statistics.json",
-                cuts=cuts,
-                lang_dir=made / "lang",
-                model_dir=package / "model",
-            ),
-            folder / "out",
-            options=ExportOptions(formats=(form,)),
-            log_likes_dir=made / "log_likes",
-        )
-        (written,) = (p for p in (folder / "out" / form).rglob("*") if p.is_file())
-        known = read_vocabulary(lexicon)
-        words = {word for cut in read_cuts(cuts) for word in text_of(cut).split()}
-        return written.read_text(encoding="utf-8"), sorted(words - known)
 
 
 def _prepare(audio: Path, text: Path, lexicon: Path, folder: Path) -> Path:

@@ -61,10 +61,46 @@ def align_package(
         UserError: the package is faulty or was trained by CTC, the lexicon has a phone
             that it has not, or too many utterances fail.
     """
-    info = read_info(task.package_dir)
-    _refuse_ctc(info, task.package_dir)
-    align = _align_with_gmm if info.kind == "gmm" else _align_with_network
-    align(task, out_dir, options)
+    align_with(
+        load_aligner(task.package_dir, trust_code=task.trust_code),
+        task,
+        out_dir,
+        options,
+    )
+
+
+def load_aligner(path: str | Path, *, trust_code: bool = False) -> Model | GmmPackage:
+    """Read a package to align with it.
+
+    Args:
+        path: its folder.
+        trust_code: whether code may run that the package names.
+
+    Raises:
+        UserError: as `Model.load`; or it was trained by CTC.
+    """
+    folder = Path(path)
+    info = read_info(folder)
+    refuse_ctc(info, folder)
+    kind = GmmPackage if info.kind == "gmm" else Model
+    return kind.load(folder, trust_code=trust_code)
+
+
+def align_with(
+    package: Model | GmmPackage,
+    task: AlignmentTask,
+    out_dir: Path,
+    options: AlignAdaptedOptions,
+) -> None:
+    """Align all utterances of a split with a package, see `align_package`.
+
+    Args:
+        package: that of the task.
+    """
+    if isinstance(package, GmmPackage):
+        _align_with_gmm(package, task, out_dir, options)
+    else:
+        _align_with_network(package, task, out_dir, options)
 
 
 @dataclass(frozen=True)
@@ -79,6 +115,8 @@ class AlignmentTask:
         threads: threads to use.
         max_skipped_fraction: share of the utterances that may fail.
         trust_code: whether code may run that the package names.
+        known: the package's phones with the words of the lexicon, where they are known
+            already.
     """
 
     package_dir: Path
@@ -88,9 +126,12 @@ class AlignmentTask:
     threads: int
     max_skipped_fraction: float
     trust_code: bool = False
+    known: Lang | None = None
 
-    def write_lang(self, out_dir: Path) -> Lang:
-        """Write `lang/`, the package's with the words of the lexicon.
+    def language(self, out_dir: Path) -> Lang:
+        """Return the package's phones with the words of the lexicon.
+
+        Writes them to `lang/`, unless they are known already.
 
         Pronunciations with phones that the package has not are left out where no
         transcript needs them.
@@ -98,6 +139,8 @@ class AlignmentTask:
         Raises:
             UserError: a word of the transcripts has a phone that the package has not.
         """
+        if self.known is not None:
+            return self.known
         own = self.package_dir / "lang"
         words = {word for cut in read_cuts(self.cuts) for word in text_of(cut).split()}
         extend_lang(
@@ -124,7 +167,7 @@ class AlignmentTask:
         Raises:
             UserError: too many utterances have none; the lexicon is faulty.
         """
-        lang = self.write_lang(out_dir)
+        lang = self.language(out_dir)
         is_kaldi = isinstance(info.front_end, FrontEndOptions)
         kind = ExtractionOptions if is_kaldi else LhotseExtractionOptions
         extraction = kind(**info.front_end.values(), sample_rate=info.sample_rate)
@@ -149,10 +192,12 @@ class AlignmentTask:
 
 
 def _align_with_gmm(
-    task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
+    package: GmmPackage,
+    task: AlignmentTask,
+    out_dir: Path,
+    options: AlignAdaptedOptions,
 ) -> None:
     """Align with a GMM system, adapted to each speaker if it is one that adapts."""
-    package = GmmPackage.load(task.package_dir, trust_code=task.trust_code)
     with task.frames(package.info, out_dir, out_dir.parent.name) as (store, split):
         align_split(
             package.system,
@@ -172,12 +217,11 @@ def _first_middle(info: PackageInfo) -> dict[str, float]:
 
 
 def _align_with_network(
-    task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
+    model: Model, task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
-    model = Model.load(task.package_dir, trust_code=task.trust_code)
-    own = task.write_lang(out_dir)
+    own = task.language(out_dir)
     search = options.replace(acoustic_scale=model.acoustic_scale)
-    network = NetworkAligner(model, own, search)
+    network = _NetworkAligner(model, own, search)
     with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(task.threads) as pool:
         cuts = at_rate(read_cuts(task.cuts), model.sample_rate, may_resample=True)
         spool.extend(cuts, file=task.cuts)
@@ -207,27 +251,23 @@ def _align_with_network(
         split.write(named, AlignmentSummary(search), network.transitions, facts)
 
 
-class NetworkAligner:
+class _NetworkAligner:
     """What aligns utterances with a package of a network; shared by threads.
 
     Args:
         model: the package.
         lang: its phones, with the words to align.
-        options: of the search; its acoustic scale is the package's.
-
-    Raises:
-        UserError: the package was trained by CTC.
+        options: of the search.
     """
 
     def __init__(self, model: Model, lang: Lang, options: AlignOptions) -> None:
-        _refuse_ctc(model.info, model.folder)
         self._model, self._lang = model, lang
         tree, self.transitions = load_model(model.folder / "model")
         self._compiler = TrainingGraphCompiler(lang, tree, self.transitions)
         is_full = model.acoustics.has_full_scale
         self.aligner = Aligner(
             self.transitions,
-            options.replace(acoustic_scale=model.acoustic_scale),
+            options,
             ChainGraphOptions() if is_full else GraphOptions(),
             silence_phones=[lang.optional_silence],
         )
@@ -248,7 +288,7 @@ class NetworkAligner:
         return "scores that are NaN" if np.isnan(found).any() else found
 
 
-def _refuse_ctc(info: PackageInfo, folder: Path) -> None:
+def refuse_ctc(info: PackageInfo, folder: Path) -> None:
     """Refuse a package whose labels have no times of phones."""
     if info.kind == "ctc":
         raise UserError(

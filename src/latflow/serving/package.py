@@ -186,6 +186,21 @@ def read_info(folder: str | Path) -> PackageInfo:
         raise UserError(error.what, file=path, remedy=_AGAIN) from None
 
 
+def check_recognizing(info: PackageInfo, folder: Path) -> None:
+    """Refuse a package that only aligns.
+
+    Raises:
+        UserError: it does.
+    """
+    if info.lmwt is None or info.wip is None:
+        raise UserError(
+            f"recognizes nothing: {info.why_not_recognizing}",
+            file=folder,
+            remedy="align with it (latflow align --model), or package a system that "
+            "does not adapt to speakers",
+        )
+
+
 def describe(info: PackageInfo) -> str:
     """Return the contents of `package.json` for a reader: a line a property."""
     told = info.values()
@@ -353,13 +368,9 @@ class Model:
     def _load(cls, folder: Path, device: str) -> Model:
         """Read a package, see `load`."""
         info = read_info(folder)
-        if info.lmwt is None or info.wip is None:
-            raise UserError(
-                f"recognizes nothing: {info.why_not_recognizing}",
-                file=folder,
-                remedy="align with it (latflow align --model), or package a system "
-                "that does not adapt to speakers",
-            )
+        check_recognizing(info, folder)
+        assert info.lmwt is not None
+        assert info.wip is not None
         check_files(folder, info)
         found = _scored_system(folder, info, device)
         lang = Lang.load(folder / "lang")

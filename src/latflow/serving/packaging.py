@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from latflow.align.boundary_model import FILE as BOUNDARIES
+from latflow.align.boundary_model import BoundaryModel
 from latflow.corpus.manifests import read_cuts
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
@@ -46,6 +48,8 @@ from latflow.serving.package import (
     PackageInfo,
     ScoredSystem,
     SystemFacts,
+    check_files,
+    read_info,
 )
 from latflow.user_code import trusting
 
@@ -310,3 +314,42 @@ def _digests(folder: Path) -> dict[str, str]:
     """Return the digests of all files below a folder, by path in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
+
+
+def rewrite_package(
+    source: Path, info: PackageInfo, folder: Path, change: Callable[[Path], None]
+) -> None:
+    """Write a package with some files changed, or more of them.
+
+    Args:
+        source: folder of the package that it is made of.
+        info: of that package.
+        folder: gets the new one.
+        change: writes the files that differ into it.
+    """
+    for name in info.digests:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+    change(folder)
+    text = info.replace(digests=_digests(folder)).values()
+    line = json.dumps(text, indent=1, ensure_ascii=False) + "\n"
+    (folder / INFO).write_text(line, encoding="utf-8")
+
+
+def add_boundaries(package_dir: Path, model: BoundaryModel, out_dir: Path) -> None:
+    """Write a package with a model of boundaries.
+
+    Args:
+        package_dir: the package that it is made of.
+        model: of boundaries.
+        out_dir: the new package, replaced as a whole.
+
+    Raises:
+        UserError: the package is faulty.
+    """
+    info = read_info(package_dir)
+    check_files(package_dir, info)
+    with atomic_directory(out_dir) as folder:
+        rewrite_package(
+            package_dir, info, folder, lambda new: model.save(new / BOUNDARIES)
+        )

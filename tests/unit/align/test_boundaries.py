@@ -88,12 +88,12 @@ def test_boundaries_come_closer_to_the_truth(spoken, system):
     folder, truth = spoken
     found, before = refine(folder, system), by_frame(folder, system)
     assert list(read_ledger(folder / "bounds/ledger.jsonl")) == []
-    errors = [abs(found.get(name)[1] - truth[name]) for name in truth]
+    errors = [abs(found.get(name).times[1] - truth[name]) for name in truth]
     frames = [abs(before[name][1] - truth[name]) for name in truth]
     assert max(errors) < 0.006
     assert max(frames) > 0.009
     for name in truth:
-        times = found.get(name)
+        times = found.get(name).times
         assert (times[0], times[-1]) == (0.0, SECONDS)
         assert (np.diff(times) > 0).all()
         assert np.abs(times - before[name]).max() <= REACH + 0.002
@@ -117,14 +117,14 @@ def test_longer_frames_reach_further(spoken, system):
     write_int_vectors(folder / "ali.ark", iter(aligned))
     write_json(folder / "statistics.json", {"frame_shift": 0.03})
     found = refine(folder, system)
-    assert max(abs(found.get(name)[1] - at) for name, at in truth.items()) < 0.006
+    assert max(abs(found.get(name).times[1] - at) for name, at in truth.items()) < 0.006
 
 
 def test_damaged_audio_keeps_its_frames(spoken, system):
     folder, _ = spoken
     (folder / "u03.wav").write_bytes(b"no audio")
     found, before = refine(folder, system), by_frame(folder, system)
-    assert found.get("u03").tolist() == before["u03"].tolist()
+    assert found.get("u03").times.tolist() == before["u03"].tolist()
     (entry,) = read_ledger(folder / "bounds/ledger.jsonl")
     assert (entry.utterance, entry.action) == ("u03", "noted")
     assert "unreadable audio" in entry.reason
@@ -152,7 +152,7 @@ def test_files_have_the_refined_times(spoken, system):
     export(folder, system)
     for line in (folder / "out/alignments.jsonl").read_text().splitlines():
         told = json.loads(line)
-        times = found.get(told["utterance"]).round(4).tolist()
+        times = found.get(told["utterance"]).times.round(4).tolist()
         phones = told["words"][0]["phones"]
         assert [phone["start"] for phone in phones] == times[:-1]
         assert told["words"][0]["end"] == phones[-1]["end"] == SECONDS

@@ -238,8 +238,8 @@ def test_one_recording_that_cannot_be_aligned(corpus, digits, package, capsys):
     digits = dataclasses.replace(digits, texts={name: f"{word} " * 200})
     assert align_one(digits, package, corpus) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "can't be aligned with" in said
-    assert "check that the text is what is said there" in said
+    assert "cannot be aligned: too short" in said
+    assert "compare the text with what is said" in said
 
 
 def test_words_without_pronunciation_are_named(corpus, digits, package, capsys):

@@ -178,7 +178,7 @@ def test_silence_is_as_likely_as_the_model_says(tmp_path):
     (tmp_path / "cuts.jsonl.gz").write_bytes(
         b"\x1f\x8b\x08" + b"\0" * 7 + b"\x03\0" + b"\0" * 8
     )
-    task.write_lang(tmp_path / "out")
+    task.language(tmp_path / "out")
     rows = (tmp_path / "out/lang/lexiconp_silprob.txt").read_text().splitlines()
     assert "two 1 0.3 1 1 t uw" in rows
     assert "one 1 0.2 1.1 0.7 w ah n" in rows

@@ -7,7 +7,11 @@ import pytest
 import soundfile
 
 import latflow
+from latflow.align.boundary_model import CONTEXT, BoundaryModel
+from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.serving.package import read_info
+from latflow.serving.packaging import add_boundaries
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +87,64 @@ def test_refusals(recognizer, spoken, tmp_path):
         latflow.score({"a": "one"}, {"b": "one"})
     with pytest.raises(AttributeError, match="teapot"):
         latflow.teapot  # noqa: B018
+
+
+@pytest.mark.slow
+def test_gmm_systems_align_too(digits, adapted, spoken, tmp_path):
+    """One that recognizes, and one that only aligns, as with `latflow align-one`."""
+    path, text = spoken
+    (tmp_path / "a.lab").write_text(text)
+    files = (str(path), str(tmp_path / "a.lab"), str(digits.root / "lexicon.txt"))
+    for name, trained in (("mono", digits), ("sat", adapted)):
+        changes = {"only_aligns": True} if name == "sat" else {}
+        package = trained.package(tmp_path / name, system=name, **changes)
+        recognizer = latflow.load(package)
+        aligned = recognizer.align(path, text)
+        assert [word.word for word in aligned.words] == text.split()
+        out = tmp_path / f"{name}.csv"
+        assert main(["align-one", *files, str(package), str(out)]) == 0
+        rows = [line.split(",") for line in out.read_text().splitlines()]
+        starts = [float(row[0]) for row in rows if row[3] == "words"]
+        assert starts == [round(word.start, 4) for word in aligned.words]
+        if name == "sat":
+            with pytest.raises(UserError, match="recognizes nothing: it adapts"):
+                recognizer.transcribe(path)
+
+
+def test_a_package_that_has_learnt_boundaries_sets_them(
+    digits, package, spoken, tmp_path
+):
+    """A model that moves all boundaries by 20 ms, in Python, and in the files."""
+    path, text = spoken
+    info = read_info(package)
+    size = 13 * len(CONTEXT)
+    zeros = np.zeros
+    model = BoundaryModel(
+        phones=np.array(["AH"]),
+        mean=zeros(size),
+        scale=zeros(size),
+        weight1=zeros((size + 2, 4)),
+        bias1=zeros(4),
+        weight2=zeros((4, 4)),
+        bias2=zeros(4),
+        weight3=zeros((4, 2)),
+        bias3=np.array([1.0, 0.0]),  # 10 ms each time
+        factors=np.array([1.0, 2.0]),
+        sample_rate=np.array(info.sample_rate),
+    )
+    add_boundaries(package, model, tmp_path / "better")
+    before = latflow.load(package).align(path, text)
+    after = latflow.load(tmp_path / "better").align(path, text)
+    moved = [
+        b.start - a.start for a, b in zip(before.phones, after.phones, strict=True)
+    ]
+    assert moved[1:] == pytest.approx([0.02] * (len(moved) - 1), abs=1e-4)
+    assert after.words[0].start_within == (0.01, 0.02)
+    assert before.words[0].start_within is None
+    (tmp_path / "a.lab").write_text(text)
+    files = (str(path), str(tmp_path / "a.lab"), str(digits.root / "lexicon.txt"))
+    out = tmp_path / "a.csv"
+    assert main(["align-one", *files, str(tmp_path / "better"), str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    starts = [float(row[0]) for row in rows if row[3] == "words"]
+    assert starts == [round(word.start, 4) for word in after.words]
