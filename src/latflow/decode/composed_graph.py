@@ -165,7 +165,8 @@ class ComposedGraph:
             ),
             no_words(),
             *(begin, ranges, backs_off, adds),
-            *(*self._lm, no_phrases(), end_label),
+            *(self._lm.lm, self._lm.sums, self._lm.any_word),
+            *(no_phrases(), end_label),
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
@@ -230,6 +231,11 @@ class ComposedGraph:
                 remedy="check its words",
             )
         return graph
+
+    def rare_words(self) -> list[int]:
+        """Return the words that are rarest in G without a history, half of them."""
+        labels = rare_words(self._lm.lm, 0, self._num_known, _RARE)
+        return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
 
     def _class_of(self, like: Sequence[int]) -> ComposedLm:
         """Return G with a class of words that are like some that it has."""

@@ -213,6 +213,12 @@ class LatticeDecoder:
         """Ability to search with parts of a session's own."""
         return isinstance(self._engine.graph, ComposedGraph)
 
+    def rare_words(self) -> Sequence[int]:
+        """Return the rarer words of a graph that is composed."""
+        graph = self._engine.graph
+        assert isinstance(graph, ComposedGraph), "made of a whole graph"
+        return graph.rare_words()
+
     def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> LatticeDecoder:
         """Return the decoder for a session, see `ComposedGraph.with_parts`.
 

@@ -240,6 +240,16 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         at = match.end()
 
 
+def _plain_text(expansion: _Expansion) -> str | None:
+    """Return the words of an expansion that is nothing else, as a text."""
+    if isinstance(expansion, _Words):
+        return expansion.text
+    if isinstance(expansion, _Sequence):
+        parts = [part.text for part in expansion.parts if isinstance(part, _Words)]
+        return " ".join(parts) if len(parts) == len(expansion.parts) else None
+    return None
+
+
 @dataclass
 class _Builder:
     """Makes an acceptor of expansions.
@@ -296,12 +306,7 @@ class _Builder:
             else:
                 self._arcs.append((begin, 0, 0.0, end))
         elif isinstance(expansion, _Choice):
-            total = sum(weight for weight, _ in expansion.alternatives)
-            for weight, alternative in expansion.alternatives:
-                if weight > 0.0:
-                    own = self._state()
-                    self._arcs.append((begin, 0, math.log(total / weight), own))
-                    self._add(alternative, own, end)
+            self._add_choice(expansion, begin, end)
         else:
             loop, again = self._state(), self._state()
             if expansion.at_least_once:
@@ -311,6 +316,41 @@ class _Builder:
             self._arcs.append((loop, 0, _HALF, again))
             self._arcs.append((loop, 0, _HALF, end))
             self._add(expansion.part, again, loop)
+
+    def _add_choice(self, choice: _Choice, begin: int, end: int) -> None:
+        """Add alternatives; those that are words alone as a tree of their beginnings.
+
+        A long list would else make large subsets where it is made deterministic.
+        """
+        total = sum(weight for weight, _ in choice.alternatives)
+        costs: dict[tuple[int, ...], float] = {}
+        for weight, alternative in choice.alternatives:
+            if weight == 0.0:
+                continue
+            cost = math.log(total / weight)
+            text = _plain_text(alternative)
+            if text is not None:
+                words = tuple(self.words_of(text))
+                costs[words] = min(cost, costs.get(words, math.inf))
+            else:
+                own = self._state()
+                self._arcs.append((begin, 0, cost, own))
+                self._add(alternative, own, end)
+        least: dict[tuple[int, ...], float] = {}  # beginning -> of what goes on with it
+        for words, cost in costs.items():
+            for n in range(len(words) + 1):
+                least[words[:n]] = min(cost, least.get(words[:n], math.inf))
+        state: dict[tuple[int, ...], int] = {}
+        for beginning, cost in sorted(least.items(), key=lambda item: len(item[0])):
+            state[beginning] = self._state()
+            if beginning:
+                before, word = beginning[:-1], beginning[-1]
+                arc = (state[before], word, cost - least[before], state[beginning])
+            else:
+                arc = (begin, 0, cost, state[beginning])
+            self._arcs.append(arc)
+        for words, cost in costs.items():
+            self._arcs.append((state[words], 0, cost - least[words], end))
 
     def _add_words(self, words: list[int], begin: int, end: int) -> None:
         """Add words one behind the other."""

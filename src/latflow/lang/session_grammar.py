@@ -34,33 +34,36 @@ from latflow.lang.jsgf import HEADER, read_jsgf
 
 UNKNOWN = "[unk]"
 _DISCOUNT = 0.5  # of Vosk's bigrams
-_LEAST_BOUND, _MAX_GROWTH = 10_000, 4  # of states that are made deterministic
+_LEAST_BOUND, _MAX_GROWTH = 40_000, 4  # of states that are made deterministic
 _EXAMPLES = 5
 
 
 class GrammarWords:
-    """Finds the words of grammars among those of a language.
+    """Finds the words of texts among those of a language.
 
     Args:
         lang: has the words.
-
-    Attributes:
-        missing: words that it lacks, so far.
     """
 
     def __init__(self, lang: Lang) -> None:
         self._lang = lang
         self._forms = WordForms([w for w in lang.word_ids if lang.is_known(w)])
-        self.missing: list[str] = []
+        self._missing: dict[str, None] = {}
 
     @property
     def unknown(self) -> int:
         """The word that stands for all that the lexicon lacks."""
         return self._lang.oov_id
 
-    def ids(self, text: str) -> list[int]:
-        """Return the ids of the words of a text, without those that are missing."""
-        found = []
+    @property
+    def missing(self) -> list[str]:
+        """Words so far that the lexicon lacks, each once."""
+        return list(self._missing)
+
+    def find(self, text: str) -> tuple[list[int], list[str]]:
+        """Return the ids of the words of a text, and the words that are missing."""
+        found: list[int] = []
+        missing: list[str] = []
         for token in text.split():
             if token.casefold() == UNKNOWN and not self._lang.is_known(token):
                 found.append(self.unknown)
@@ -68,9 +71,14 @@ class GrammarWords:
             for word in self._forms.words(token):
                 if self._lang.is_known(word):
                     found.append(self._lang.word_ids[word])
-                elif word not in self.missing:
-                    self.missing.append(word)
-        return found
+                else:
+                    missing.append(word)
+        self._missing |= dict.fromkeys(missing)
+        return found, missing
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of the words of a text, without those that are missing."""
+        return self.find(text)[0]
 
     def require_all(self) -> None:
         """Refuse a grammar that words of are missing.
@@ -78,10 +86,10 @@ class GrammarWords:
         Raises:
             UserError: names some.
         """
-        if self.missing:
+        if self._missing:
             names = ", ".join(self.missing[:_EXAMPLES])
             raise UserError(
-                f"the grammar has {len(self.missing)} words that the lexicon lacks: "
+                f"the grammar has {len(self._missing)} words that the lexicon lacks: "
                 f"{names}",
                 remedy="give their phones (--words FILE, new_words)",
             )
@@ -136,11 +144,11 @@ def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
     It is a tree of their beginnings. Behind a whole one, the next begins as in a
     language model that backs off: by the only epsilon arc of a state.
     """
-    phrases = list(dict.fromkeys(map(tuple, phrases)))
-    if not phrases:
+    whole = list(dict.fromkeys(map(tuple, phrases)))
+    if not whole:
         raise UserError("the grammar has no phrase", remedy="write at least one")
-    cost = math.log(len(phrases) + 1)
-    number = {phrase: n for n, phrase in enumerate(_beginnings(phrases))}
+    cost = math.log(len(whole) + 1)
+    number = {phrase: n for n, phrase in enumerate(_beginnings(whole))}
     final = np.full(len(number), np.inf, np.float32)
     final[0] = cost
     source, rows = [], []
@@ -149,7 +157,7 @@ def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
             source.append(number[beginning[:-1]])
             word = beginning[-1]
             rows.append((word, word, 0.0 if len(beginning) > 1 else cost, state))
-    for phrase in phrases:
+    for phrase in whole:
         source.append(number[phrase])
         rows.append((0, 0, 0.0, 0))
     return Graph.from_arc_list(0, np.array(source), np.array(rows, ARC), final)
