@@ -1,7 +1,7 @@
 """Words that a search gets at run time; peer: the same search with them in HCL and G.
 
     python benchmarks/added_words.py results/demo chain [--split test] [--words 20]
-        [--boost 0] [--seed 1]
+        [--boost 0] [--like WORD ...] [--seed 1]
 
 takes content words out of lexicon and language model, and decodes a set with the
 package of a network in three ways, at the same beams: without the words, with them
@@ -37,8 +37,9 @@ from latflow.fst.optimize import connect
 from latflow.graphs.hclg import HclgComposer, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.lang.directory import Lang
-from latflow.lang.lexicon import Pronunciation
+from latflow.lang.lexicon import Pronunciation, entry_line
 from latflow.lattice.best_path import Scales, best_paths
+from latflow.serving.options import LanguageOptions
 from latflow.serving.package import Model
 
 NUM_FREQUENT = 20  # words of the texts that are not taken out
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--words", type=int, default=20)
     parser.add_argument("--boost", type=float, default=0.0)
+    parser.add_argument("--like", nargs="*", default=[])
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,16 +82,18 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "with": _parts(results, system, folder / "with", []),
     }
     lang = package.lang
-    entries = [
-        Pronunciation(word, phones, probability)
+    lines = tuple(
+        entry_line(Pronunciation(word, phones, probability))
         for word in chosen
         for probability, phones in lang.lexicon[word]
-    ]
+    )
+    options = LanguageOptions(new_words=lines, words_like=tuple(arguments.like))
     lacking, whole = (_package(package, folder / name, parts[name]) for name in parts)
-    prepared = []
+    prepared, added = [], lacking
     for n in range(TRIALS):  # another boost is another list
         began = time.perf_counter()
-        added = lacking.with_words(entries, boost=arguments.boost + 1e-6 * n)
+        boost = arguments.boost + 1e-6 * n
+        added, _ = lacking.for_session(options.replace(word_boost=boost))
         prepared.append(1000 * (time.perf_counter() - began))
     return {
         "words": chosen,
@@ -161,8 +165,9 @@ def _package(package: Model, folder: Path, parts: list[Graph]) -> Model:
     Graph.save_all(parts, path, is_aligned=True)
     shutil.copytree(package.folder / "model", folder / "model")
     search = package.info.search
+    hcl, grammar = Graph.load_all(path)
     decoder = LatticeDecoder(
-        GraphParts.of(*Graph.load_all(path), path),
+        GraphParts.of(hcl, grammar, path),
         package.transitions.pdf,
         beam=search.beam,
         lattice_beam=search.lattice_beam,

@@ -24,7 +24,7 @@ from latflow.cli.commands import (
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
-    from latflow.serving.options import LoadOptions
+    from latflow.serving.options import LanguageOptions, LoadOptions
 
 SERVING = Group()
 
@@ -192,8 +192,13 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--raw-rate", "standard input is 16-bit samples at this rate", type=int),
     option("--n-best", "hypotheses of a segment in the JSON", 1),
     option("--lattices", "archive to write the lattices of all segments to"),
-    option("--words", "lexicon of words to add (docs/models.md)"),
+    option("--words", "lexicon of words to add"),
     option("--word-boost", "discount on the cost of each of these words", 2.0),
+    option("--words-like", "words that they are like", [], nargs="+", metavar="WORD"),
+    option("--phrases", "file of phrases to favour, one a line"),
+    option("--phrase-boost", "discount on each word of these phrases", 4.0),
+    option("--grammar", "file of all that may be said: JSON list of phrases, or JSGF"),
+    option("--lm", "other language model, in ARPA form"),
     option("--threads", "segments recognized at a time", 2),
     option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
     flag("--trust-code", "run code that the package names"),
@@ -202,7 +207,6 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
 def _transcribe(arguments: Arguments) -> int:
     """Transcribe recordings with a model package."""
     from latflow.decode.options import TranscribeOptions
-    from latflow.lang.lexicon import read_lexicon
     from latflow.options import read_options
     from latflow.serving.package import Model
     from latflow.serving.transcribe import Fault, find_recordings, received, transcribe
@@ -230,13 +234,11 @@ def _transcribe(arguments: Arguments) -> int:
         model = Model.load(
             arguments.package, device=arguments.device, trust_code=arguments.trust_code
         )
-        if arguments.words:
-            words = read_lexicon(arguments.words).entries
-            model = model.with_words(words, boost=arguments.word_boost)
         found = transcribe(
             model,
             recordings,
             options=options,
+            language=_language(arguments),
             out_dir=arguments.out and Path(arguments.out),
             lattices=arguments.lattices and Path(arguments.lattices),
             threads=arguments.threads,
@@ -245,6 +247,28 @@ def _transcribe(arguments: Arguments) -> int:
     if bad:
         sys.stderr.write(f"{bad} of {len(found)} recordings could not be transcribed\n")
     return int(bad > 0)
+
+
+def _language(arguments: Arguments) -> LanguageOptions:
+    """Return what recordings are recognized with beside the package."""
+    from latflow.files import read_lines
+    from latflow.lang.lexicon import entry_line, read_lexicon
+    from latflow.options import read_options
+    from latflow.serving.options import LanguageOptions
+
+    words = read_lexicon(arguments.words).entries if arguments.words else ()
+    lines = read_lines(arguments.phrases) if arguments.phrases else ()
+    grammar = read_lines(arguments.grammar) if arguments.grammar else ()
+    values = {
+        "new_words": [entry_line(entry) for entry in words],
+        "word_boost": arguments.word_boost,
+        "words_like": arguments.words_like,
+        "phrases": [line.strip() for _, line in lines if line.strip()],
+        "phrase_boost": arguments.phrase_boost,
+        "grammar": "\n".join(line for _, line in grammar),
+        "lm": arguments.lm or "",
+    }
+    return read_options(LanguageOptions, values, "transcribe")
 
 
 def _server_options() -> tuple[Option, ...]:

@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from latflow.decode.composition import (
+from latflow.decode.parts import (
     ADDED,
     ADDED_ALONE,
-    ARC,
     BACK_OFF,
-    HAS_EPSILON,
     NOTHING,
-    STATE,
     STATE_BITS,
     AddedWords,
     Parts,
@@ -35,6 +32,7 @@ from latflow.decode.composition import (
     read_only,
 )
 from latflow.decode.reachable import Reachable
+from latflow.decode.search_graph import pack_arcs
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC as FST_ARC
@@ -42,7 +40,6 @@ from latflow.hmm.transducer import HmmCache, add_self_loops
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import Pronunciation
-from latflow.lang.lm_arrays import LmArrays
 from latflow.lang.phones import place_markers
 
 _NO_PHONE = 0  # before the first one of an utterance
@@ -56,8 +53,8 @@ class AddedWord:
     Attributes:
         word: its id.
         phones: ids, with position markers where the phones have them.
-        cost: beyond that of a typical word where G has backed off all the way;
-            negative for a word that is expected.
+        cost: beyond what G has for it, or for its class; negative for a word that is
+            expected.
     """
 
     word: int
@@ -76,6 +73,8 @@ class Boundaries:
             silence.
         leaving: float32[B], the part of it that is the phone's.
         num_arcs: int64[B], that leave the state.
+        has_loop: bool[B], whether its self-loop leads back to it: that of a copy, which
+            backs off (`let_words_back_off`), leads to the state that it is a copy of.
         self_loop_scale: that the graph was made with.
     """
 
@@ -84,6 +83,7 @@ class Boundaries:
     cost: np.ndarray
     leaving: np.ndarray
     num_arcs: np.ndarray
+    has_loop: np.ndarray
     self_loop_scale: float
 
     def behind(self, phone: int) -> tuple[int, float]:
@@ -96,7 +96,7 @@ class Boundaries:
             (number; what its arcs cost too much, or too little, for a path that comes
             from elsewhere: epsilon removal moves weights over states).
         """
-        found = np.flatnonzero(self.phone == phone)
+        found = np.flatnonzero((self.phone == phone) & self.has_loop)
         if not len(found):
             found = np.flatnonzero(self.phone == _NO_PHONE)
         own = self.cost - self.leaving
@@ -144,13 +144,13 @@ def find_boundaries(
     Raises:
         UserError: there is no such state.
     """
-    source, target = hcl.sources(), np.asarray(hcl.next_state)
+    source = hcl.sources()
     tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
     has_all = _have_all_words(reachable, num_words - 1)
     cost = _entry_costs(hcl, labels, has_all)
     ends = np.zeros(model.num_states + 1, np.bool_)  # HMM states that end a phone
     ends[model.state[model.is_final]] = True
-    is_loop = (source == target) & model.is_self_loop[tids] & ends[model.state[tids]]
+    is_loop = model.is_self_loop[tids] & ends[model.state[tids]]
     phone = np.full(hcl.num_states, -1, np.int32)
     leaving = np.zeros(hcl.num_states, np.float32)
     scale = _self_loop_scale(tids[is_loop], weight[is_loop], model)
@@ -170,6 +170,7 @@ def find_boundaries(
         cost[states],
         leaving[states],
         np.diff(hcl.arc_begin)[states],
+        np.isin(states, source[is_loop & (source == hcl.next_state)]),
         float(scale),
     )
 
@@ -225,13 +226,6 @@ def _self_loop_scale(
     )
 
 
-def _typical_cost(lm: LmArrays) -> float:
-    """Return the median cost of the words that G has without a history."""
-    counts = np.where(lm.backoff_state < 0, np.diff(lm.arc_begin), -1)
-    root = int(np.argmax(counts))
-    return float(np.median(lm.cost[lm.arc_begin[root] : lm.arc_begin[root + 1]]))
-
-
 # -- words -------------------------------------------------------------------------
 
 
@@ -266,7 +260,11 @@ def pronounced(
 
 
 def add_words(
-    parts: Parts, boundaries: Boundaries, words: Sequence[AddedWord], hmms: HmmCache
+    parts: Parts,
+    boundaries: Boundaries,
+    words: Sequence[AddedWord],
+    hmms: HmmCache,
+    labels: np.ndarray | int,
 ) -> AddedWords:
     """Make what HCL gets for words.
 
@@ -275,6 +273,8 @@ def add_words(
         boundaries: of HCL.
         words: at least one.
         hmms: of the model's phones in context.
+        labels: int32[largest word + 1], the label that G has for each; or that of a
+            class of all of them.
 
     Raises:
         UserError: phones depend on others than the one before; or tree and model don't
@@ -287,13 +287,11 @@ def add_words(
             "phone before",
             remedy="take a network of LF-MMI, or add the words to the lexicon",
         )
-    typical_cost = _typical_cost(parts.lm)
-    words = [replace(word, cost=word.cost + typical_cost) for word in words]
     builder = _Builder(parts, boundaries, hmms)
     builder.begin(words)
     for word in words:
         builder.add(word)
-    return builder.finish(words)
+    return builder.finish(words, labels)
 
 
 class _Builder:
@@ -364,7 +362,9 @@ class _Builder:
         self._arcs += rows
         return states[0], [row for source, row in rows if source == states[0]]
 
-    def finish(self, words: Sequence[AddedWord]) -> AddedWords:
+    def finish(
+        self, words: Sequence[AddedWord], labels: np.ndarray | int
+    ) -> AddedWords:
         """Return what was added, with arcs that go on in HCL."""
         final = np.full(self._num_states, np.inf, np.float32)
         final[list(self._ends.values())] = 0.0
@@ -381,37 +381,69 @@ class _Builder:
         entries = np.zeros(max(self._entry_of) + 1, np.int32)
         for before, state in self._entry_of.items():
             entries[before] = len(self._parts.hcl.final) + state
+        is_class = isinstance(labels, int)
+        label_of = None if isinstance(labels, int) else labels
+        ids = [word.word for word in words]
+        used = np.unique(labels if label_of is None else label_of[ids])
         cost = -np.logaddexp.reduce([-word.cost for word in words])
         return AddedWords(
-            self._pack(graph), *read_only(entries, np.array([cost], np.float32))
+            self._pack(graph, label_of),
+            *read_only(
+                entries,
+                used.astype(np.int32),
+                np.array([is_class]),
+                np.array([cost], np.float32),
+            ),
         )
 
-    def _pack(self, graph: Graph) -> Transducer:
-        """Return the graph packed; behind each word there are the arcs of HCL."""
-        hcl = self._parts.hcl
-        final = np.full(graph.num_states, np.inf, np.float32)
+    def _pack(self, graph: Graph, label_of: np.ndarray | None) -> Transducer:
+        """Return the graph packed; behind each word there are the arcs of HCL.
+
+        G may back off first, to a state with the same arcs.
+        """
+        hcl, num_states = self._parts.hcl, graph.num_states + len(self._ends)
+        final = np.full(num_states, np.inf, np.float32)
         rows = np.zeros(graph.num_arcs, _ROW)
         rows["source"], rows["tid"] = graph.sources(), graph.ilabel
         rows["word"], rows["weight"] = graph.olabel, graph.weight
         rows["target"], rows["label"] = graph.next_state, NOTHING
+        if label_of is not None:
+            rows["label"] = np.where(rows["word"], label_of[rows["word"]], NOTHING)
         rows["target"] += len(hcl.final)
-        all_rows, boundary = [rows], 0
-        for phone, state in self._ends.items():
+        all_rows = [rows]
+        for backed_off, (phone, state) in enumerate(
+            self._ends.items(), start=graph.num_states
+        ):
             at, moved = self._boundaries.behind(phone)
             boundary = int(self._boundaries.state[at])
             # The arcs have the cost of leaving the HMM that HCL's state is in.
             more = graph.final[state] - self._boundaries.leaving[at]
             more += self._boundaries.end_cost - moved
-            final[state] = hcl.final[boundary] + more
-            rows = _rows_of(hcl, boundary, self._hmms.model)
-            rows["source"] = state
-            rows["weight"] += more
-            rows["word"][rows["label"] == ADDED] = phone
-            all_rows.append(rows)
-        set_of = np.full(graph.num_states, hcl.set_of[boundary], np.int32)
+            final[[state, backed_off]] = hcl.final[boundary] + more
+            found = _rows_of(hcl, boundary, self._hmms.model)
+            found["weight"] += more
+            found["word"][found["label"] == ADDED] = phone
+            back_off = np.zeros(1, _ROW)
+            back_off["source"], back_off["label"] = state, BACK_OFF
+            back_off["target"] = len(hcl.final) + backed_off
+            all_rows.append(back_off)
+            for source in (state, backed_off):
+                found["source"] = source
+                all_rows.append(found.copy())
+        start = self._boundaries.state[self._boundaries.phone == _NO_PHONE]
+        set_of = np.full(num_states, hcl.set_of[start[0]], np.int32)
         set_of[list(self._first_hmms)] = ADDED_ALONE
         rows = np.concatenate(all_rows)
-        return _packed(rows, final, set_of, hcl, self._hmms.model.pdf)
+        rows = rows[np.argsort(rows["source"], kind="stable")]
+        begin = np.searchsorted(rows["source"], np.arange(num_states + 1))
+        states, arcs, at = pack_arcs(
+            begin,
+            (rows["tid"].copy(), rows["weight"].copy(), rows["target"].copy()),
+            np.ascontiguousarray(self._hmms.model.pdf, np.int32),
+            hcl.states,
+        )
+        columns = (rows[name][at] for name in ("label", "tid", "word"))
+        return Transducer(*read_only(states, arcs, *columns, final, set_of))
 
 
 _ROW = np.dtype(
@@ -427,45 +459,12 @@ _ROW = np.dtype(
 
 
 def _rows_of(hcl: Transducer, state: int, model: TransitionModel) -> np.ndarray:
-    """Return the arcs of a state of HCL without its self-loop."""
+    """Return the arcs of a state of HCL without its self-loop and its back-off."""
     arcs = slice(int(hcl.states["begin"][state]), int(hcl.states["begin"][state + 1]))
     rows = np.zeros(arcs.stop - arcs.start, _ROW)
     rows["tid"], rows["word"] = hcl.transition_id[arcs], hcl.word[arcs]
     rows["weight"], rows["label"] = hcl.arcs["weight"][arcs], hcl.label[arcs]
     rows["target"] = hcl.arcs["code"][arcs] & STATE_BITS
     is_loop = (rows["target"] == state) & (rows["label"] == NOTHING)
-    return rows[~(is_loop & model.is_self_loop[rows["tid"]])]
-
-
-def _packed(
-    rows: np.ndarray,
-    final: np.ndarray,
-    set_of: np.ndarray,
-    hcl: Transducer,
-    tid_to_pdf: np.ndarray,
-) -> Transducer:
-    """Pack arcs whose targets are numbered behind those of HCL."""
-    num_states, num_hcl = len(final), len(hcl.final)
-    is_epsilon = rows["tid"] == 0
-    order = np.lexsort((is_epsilon, rows["source"]))
-    rows, is_epsilon = rows[order], is_epsilon[order]
-    states = np.zeros(num_states + 1, STATE)
-    states["begin"] = np.searchsorted(rows["source"], np.arange(num_states + 1))
-    num_emitting = np.bincount(rows["source"][~is_epsilon], minlength=num_states + 1)
-    states["middle"] = states["begin"] + num_emitting
-    is_own = rows["target"] >= num_hcl
-    has_epsilon = np.zeros(len(rows), np.bool_)
-    has_epsilon[is_own] = _have_epsilon(states, rows["target"][is_own] - num_hcl)
-    has_epsilon[~is_own] = _have_epsilon(hcl.states, rows["target"][~is_own])
-    arcs = np.zeros(len(rows), ARC)
-    arcs["code"] = rows["target"]
-    arcs["code"][has_epsilon] |= HAS_EPSILON
-    arcs["pdf"] = np.where(is_epsilon, 0, tid_to_pdf[rows["tid"]])
-    arcs["weight"] = rows["weight"]
-    columns = (rows["label"], rows["tid"], rows["word"], final, set_of)
-    return Transducer(*read_only(states, arcs, *columns))
-
-
-def _have_epsilon(states: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return whether states have epsilon arcs, bool[at]."""
-    return states["middle"][at] < states["begin"][at + 1]
+    is_loop &= model.is_self_loop[rows["tid"]]
+    return rows[~is_loop & (rows["label"] != BACK_OFF)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +15,20 @@ from latflow.decode.added_words import (
     add_words,
     find_boundaries,
 )
-from latflow.decode.composition import (
+from latflow.decode.composed_lm import ComposedLm, compose_lm, with_sums
+from latflow.decode.composition import ARCS, PAIRS, add_pair, make_composition
+from latflow.decode.parts import (
     ADDED,
-    ARCS,
     BACK_OFF,
     NOTHING,
-    PAIRS,
     Parts,
+    Phrases,
     Transducer,
-    add_pair,
-    make_composition,
+    no_phrases,
     no_words,
-    potential_of,
     read_only,
 )
+from latflow.decode.potentials import potential_of
 from latflow.decode.reachable import Reachable, depth_first_words, next_labels
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
 from latflow.errors import UserError
@@ -36,8 +36,9 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
-from latflow.jit import njit
-from latflow.lang.lm_arrays import LmArrays, of_grammar
+from latflow.lang.lm_arrays import LmArrays, walk
+from latflow.lang.phrases import phrase_model
+from latflow.lang.word_class import empty_history, rare_words, with_class
 
 # Pairs and arcs that there is space for: 40 bytes a pair, 24 an arc, which are taken as
 # they are filled, and 32 MB for the table. A search that needs more fails. Searches
@@ -45,8 +46,10 @@ from latflow.lang.lm_arrays import LmArrays, of_grammar
 # its last search.
 _MOST_PAIRS, _MOST_ARCS = 1 << 22, 1 << 24
 _FULL = 4
-# With words added: there may be a graph for each client.
-_WORDS_PAIRS, _WORDS_ARCS = 1 << 20, 1 << 22
+# With parts of a session's own: there may be a graph for each client.
+_OWN_PAIRS, _OWN_ARCS = 1 << 20, 1 << 22
+# Of the words of G, those that new words are like.
+_RARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,25 @@ class GraphParts:
         marks = np.unique(grammar.ilabel[grammar.olabel == 0])
         is_marked = len(marks) == 1 and bool((hcl.olabel == marks[0]).any())
         return cls(hcl, grammar, int(marks[0]) if is_marked else 0, file)
+
+
+@dataclass(frozen=True, eq=False)
+class SessionParts:
+    """What a session has of its own.
+
+    Attributes:
+        words: that HCL lacks, or says otherwise.
+        like: words of HCL that those are like, where `grammar` is None; none for the
+            rare ones of G.
+        grammar: G, instead of that of the graph, see `latflow.lang.lm_arrays`: it has
+            the words.
+        phrases: words of each -> its boost, see `latflow.lang.phrases`.
+    """
+
+    words: Sequence[AddedWord] = ()
+    like: Sequence[int] = ()
+    grammar: Graph | None = None
+    phrases: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +141,9 @@ class ComposedGraph:
         self._boundaries: Boundaries | None = None
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
         reachable = _reachable(hcl, labels, last)
-        lm, end = of_grammar(parts.grammar, parts.file)
-        lm = LmArrays(*read_only(*_relabelled(lm, _labels_in(lm, end, label_of, last))))
+        self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
+        self._label_of, self._last, self._num_known = label_of, last, num_known
+        self._classes: dict[tuple[int, ...], ComposedLm] = {}
         if parts.model is not None:
             found = find_boundaries(hcl, labels, reachable, num_known, parts.model)
             order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
@@ -134,10 +157,7 @@ class ComposedGraph:
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
             labels[at].astype(np.int32), hcl.ilabel[at], words[at], *reachable
         )
-        sums = _sums(lm)
-        sums, any_word, end_label = read_only(
-            sums, _any_word(lm, sums), np.array([last], np.int64)
-        )
+        (end_label,) = read_only(np.array([last], np.int64))
         self._parts = Parts(
             Transducer(
                 *(packed.states, packed.arcs, label, transition_id, word),
@@ -145,37 +165,96 @@ class ComposedGraph:
             ),
             no_words(),
             *(begin, ranges, backs_off, adds),
-            *(lm, sums, any_word, end_label),
+            *(self._lm.lm, self._lm.sums, self._lm.any_word),
+            *(no_phrases(), end_label),
         )
         self.num_pdfs = int(packed.arcs["pdf"].max(initial=0)) + 1
         self._start = hcl.start, parts.grammar.start
         self._has_cycle = packed.has_epsilon_cycle
         self._sizes = most_pairs, most_arcs
         self._current = self._begin()
-        if not potential_of(self._current.packed.composition, *self._start) < np.inf:
+        if not self._can_begin:
             raise UserError(
                 "HCL and G have no word in common to begin with",
                 file=parts.file,
                 remedy="make both from the same words.txt",
             )
 
-    def with_words(self, words: Sequence[AddedWord], hmms: HmmCache) -> ComposedGraph:
-        """Return the graph with words that it lacks; what both have is not copied.
+    @property
+    def _can_begin(self) -> bool:
+        """Whether anything can come first."""
+        part, state = self._start
+        history = state * len(self._parts.phrases.refund)
+        return bool(potential_of(self._parts, part, history) < np.inf)
+
+    def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> ComposedGraph:
+        """Return the graph for a session; what graphs have in common is not copied.
 
         Args:
-            words: to be added; G backs off to the empty history for them.
-            hmms: of the model that the graph was made with.
+            own: what the session has of its own.
+            hmms: of the model that the graph was made with; None where no words are
+                added.
 
         Raises:
-            UserError: phones depend on those that follow, or are none of the model's.
+            UserError: phones depend on those that follow, or are none of the model's;
+                G has nothing that can be said, or is not deterministic; or it has none
+                of the words that the added ones are like.
         """
-        assert self._boundaries is not None, "made of parts without a model"
-        added = add_words(self._parts, self._boundaries, words, hmms)
         graph = copy(self)
-        graph._sizes = _WORDS_PAIRS, _WORDS_ARCS
-        graph._parts = self._parts._replace(added=added)
+        graph._sizes = _OWN_PAIRS, _OWN_ARCS
+        label_of = _with_labels(self._label_of, self._last, own)
+        labels: np.ndarray | int = label_of
+        found = self._lm
+        if own.grammar is not None:
+            found = compose_lm(own.grammar, None, label_of, self._last)
+            graph._start = self._start[0], own.grammar.start
+        elif own.words:
+            labels, found = self._last + 1, self._class_of(own.like)
+        graph._parts = self._parts._replace(
+            lm=found.lm, sums=found.sums, any_word=found.any_word
+        )
+        if own.words:
+            assert self._boundaries is not None, "made of parts without a model"
+            assert hmms is not None
+            graph._parts = graph._parts._replace(
+                added=add_words(graph._parts, self._boundaries, own.words, hmms, labels)
+            )
+        if own.phrases:
+            graph._parts = graph._parts._replace(
+                phrases=_phrases(own.phrases, label_of)
+            )
         graph._current = graph._begin()
+        if not graph._can_begin:
+            raise UserError(
+                "nothing that the grammar allows can be said with the words of the "
+                "package",
+                remedy="check its words",
+            )
         return graph
+
+    def rare_words(self) -> list[int]:
+        """Return the words that are rarest in G without a history, half of them."""
+        labels = rare_words(self._lm.lm, 0, self._num_known, _RARE)
+        return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
+
+    def _class_of(self, like: Sequence[int]) -> ComposedLm:
+        """Return G with a class of words that are like some that it has."""
+        if (key := tuple(like)) not in self._classes:
+            lm = self._lm.lm
+            if like:
+                root = empty_history(lm)
+                labels = np.unique(self._label_of[list(like)])
+                listed = lm.label[lm.arc_begin[root] : lm.arc_begin[root + 1]]
+                members = labels[np.isin(labels, listed)].astype(np.int32)
+            else:
+                members = rare_words(lm, 0, self._num_known, _RARE)
+            if not len(members):
+                raise UserError(
+                    "the language model has none of the words that new words are like",
+                    remedy="name a word that it has",
+                )
+            self._classes[key] = with_sums(with_class(lm, members, self._last + 1))
+        return self._classes[key]
 
     def current(self) -> PackedGraph:
         """Return the graph for a search that begins now; for one thread at a time."""
@@ -191,7 +270,8 @@ class ComposedGraph:
         So complete paths cost what they cost in HCLG.
         """
         made = make_composition(self._parts, *self._sizes)
-        add_pair(made, *self._start, 0.0)
+        part, state = self._start
+        add_pair(made, part, state * len(self._parts.phrases.refund), 0.0)
         states, arcs, origin, final = read_only(
             made.states, made.arcs, made.origin, made.final
         )
@@ -267,55 +347,39 @@ def _number_words(
     return label_of, len(by_label), int(is_known.sum())
 
 
-def _labels_in(lm: LmArrays, end: int, label_of: np.ndarray, last: int) -> np.ndarray:
-    """Return the labels of the arcs of G: `last` for its end; NOTHING without one."""
-    known = lm.label < len(label_of)
-    label = np.full(len(lm.label), NOTHING, np.int32)
-    label[known] = label_of[lm.label[known]]
-    label[lm.label == end] = last
-    return label
+def _with_labels(label_of: np.ndarray, last: int, own: SessionParts) -> np.ndarray:
+    """Return the labels of words, with new ones behind `last` for those that HCL lacks.
+
+    Args:
+        label_of: int32[words], of the words of HCL.
+        last: of the end.
+        own: has words, and phrases of words.
+    """
+    highest = max([len(label_of) - 1, *(word.word for word in own.words)])
+    found = np.full(highest + 1, NOTHING, np.int32)
+    found[: len(label_of)] = label_of
+    added = np.unique(np.array([word.word for word in own.words], np.int64))
+    added = added[found[added] == NOTHING] if len(added) else added
+    # The first one stands for the class, where they have one.
+    found[added] = last + 2 + np.arange(len(added), dtype=np.int32)
+    return found
 
 
-def _relabelled(lm: LmArrays, label: np.ndarray) -> LmArrays:
-    """Return G with other labels on its arcs, without those that have NOTHING."""
-    num_states = len(lm.backoff_state)
-    source = np.repeat(np.arange(num_states), np.diff(lm.arc_begin))
-    order = np.lexsort((label, source))
-    order = order[label[order] != NOTHING]
-    counts = np.bincount(source[order], minlength=num_states)
-    return lm._replace(
-        arc_begin=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        label=label[order],
-        cost=lm.cost[order],
-        next_state=lm.next_state[order],
+def _phrases(phrases: Mapping[tuple[int, ...], float], label_of: np.ndarray) -> Phrases:
+    """Return phrases for compositions; `label_of` has the labels of their words."""
+    words = np.unique([word for phrase in phrases for word in phrase])
+    words = words[np.argsort(label_of[words], kind="stable")]
+    rank = np.zeros(len(label_of), np.int32)
+    rank[words] = np.arange(1, len(words) + 1)
+    model = phrase_model(
+        {tuple(rank[list(p)].tolist()): boost for p, boost in phrases.items()},
+        len(words) + 1,
     )
-
-
-def _sums(lm: LmArrays) -> np.ndarray:
-    """Return `Parts.sums`: of each state by itself, so that small ones are not lost."""
-    sums = np.exp(-lm.cost.astype(np.float64))
-    _accumulate(lm.arc_begin, sums)
-    return sums
-
-
-@njit(cache=True, nogil=True)
-def _accumulate(begin: np.ndarray, values: np.ndarray) -> None:
-    """Replace the values of each state by their running sums."""
-    for state in range(len(begin) - 1):
-        for i in range(begin[state] + 1, begin[state + 1]):
-            values[i] += values[i - 1]
-
-
-def _any_word(lm: LmArrays, sums: np.ndarray) -> np.ndarray:
-    """Return `Parts.any_word`."""
-    own = np.zeros(len(lm.backoff_state))
-    has_arcs = np.flatnonzero(np.diff(lm.arc_begin))
-    own[has_arcs] = sums[lm.arc_begin[has_arcs + 1] - 1]
-    any_word = own.copy()
-    state, cost = lm.backoff_state.copy(), lm.backoff_cost.astype(np.float64)
-    while (backs_off := state >= 0).any():  # as often as the longest history is long
-        shorter = state[backs_off]
-        any_word[backs_off] += np.exp(-cost[backs_off]) * own[shorter]
-        cost[backs_off] += lm.backoff_cost[shorter]
-        state[backs_off] = lm.backoff_state[shorter]
-    return any_word
+    other = len(words)
+    own_label = np.where(rank > 0, rank - 1, other).astype(np.int32)
+    nodes = range(model.num_states)
+    refund = np.array([walk(model.arrays, n, other)[0] for n in nodes], np.float32)
+    return Phrases(
+        LmArrays(*read_only(*model.arrays)),
+        *read_only(own_label, label_of[words].astype(np.int32), refund),
+    )

@@ -24,8 +24,12 @@ ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,0
 
 Words may be *added* (`latflow.decode.added_words`): HCL has arcs where one may begin,
 and what follows them are arcs of another transducer, whose states are numbered behind
-those of HCL. G has none of these words: behind any history it backs off to the empty
-one, where each has a cost of its own, and which it leaves empty.
+those of HCL. G has the words themselves, or a class of them: then it is left for the
+state behind the class where a word begins, and the word has its share of the cost.
+
+Phrases may be *favoured* (`latflow.lang.phrases`): the history is then a state of G and
+one of their model, which discounts the words that go on with a phrase, and takes back
+what it gave where a phrase breaks off.
 
 Source: Allauzen, Riley & Schalkwyk 2009, "A generalized composition algorithm for
 weighted finite-state transducers" (label reachability, weight pushing); Mohri & Riley
@@ -43,90 +47,27 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from latflow.decode.parts import (
+    ADDED,
+    ARC,
+    BACK_OFF,
+    HAS_EPSILON,
+    NOTHING,
+    STATE,
+    STATE_BITS,
+    Parts,
+    Records,
+    Transducer,
+    no_parts,
+)
+from latflow.decode.potentials import half_of, potential_of
 from latflow.jit import njit
-from latflow.lang.lm_arrays import LmArrays, find_arc, first_from
+from latflow.lang.lm_arrays import find_arc, walk
 
-ARC = np.dtype([("code", "u4"), ("pdf", "u4"), ("weight", "f4")])
-Records = Any  # a structured array; in Numba its items have their fields as attributes
-STATE = np.dtype([("begin", "u4"), ("middle", "u4")])
-HAS_EPSILON = np.uint32(1 << 31)  # in the code of a state: it has epsilon arcs
-STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
-
-# Labels of arcs of HCL that are no words; words are 0, 1, ...
-NOTHING, BACK_OFF, ADDED = -1, -2, -3
-ADDED_ALONE = -1  # the set of a state that leads to added words alone
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
 _DEAD = -1  # instead of a pair's number: it leads nowhere
 _MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
-
-
-class Transducer(NamedTuple):
-    """HCL, or what is added to it, packed.
-
-    Attributes:
-        states: `STATE`[S + 1].
-        arcs: `ARC`[A].
-        label: int32[A], of each arc: a word's label, NOTHING, BACK_OFF or ADDED: where
-            added words begin, behind the phone `word`.
-        transition_id: int32[A].
-        word: int32[A], the word that the label stands for.
-        final: float32[S].
-        set_of: int32[S], number of the set of labels that can come next, ADDED_ALONE
-            for added words.
-    """
-
-    states: Records
-    arcs: Records
-    label: np.ndarray
-    transition_id: np.ndarray
-    word: np.ndarray
-    final: np.ndarray
-    set_of: np.ndarray
-
-
-class AddedWords(NamedTuple):
-    """Words that HCL and G lack.
-
-    Attributes:
-        transducer: its states are numbered behind those of HCL; arcs may lead to both.
-        entry: int32[phones], the state that words begin in behind each phone; its arcs
-            have the costs of the words.
-        cost: float32[1], of all of them together, as `Parts.any_word`.
-    """
-
-    transducer: Transducer
-    entry: np.ndarray
-    cost: np.ndarray
-
-
-class Parts(NamedTuple):
-    """HCL and G, for kernels; they never change.
-
-    Attributes:
-        hcl: HCL.
-        added: words added to it.
-        set_begin: int64[sets + 1], where the ranges of each set begin.
-        ranges: int32[ranges, 2], first and last label.
-        can_back_off: bool[sets].
-        can_add: bool[sets], whether ADDED comes next.
-        lm: G; labels as those of HCL, and `end`.
-        sums: float64[G's arcs], probabilities of the arcs of a state up to each one.
-        any_word: float64[G's states], probability of all that may come next, backing
-            off included.
-        end: int64[1], the label that ends an utterance.
-    """
-
-    hcl: Transducer
-    added: AddedWords
-    set_begin: np.ndarray
-    ranges: np.ndarray
-    can_back_off: np.ndarray
-    can_add: np.ndarray
-    lm: LmArrays
-    sums: np.ndarray
-    any_word: np.ndarray
-    end: np.ndarray
 
 
 class Composition(NamedTuple):
@@ -139,7 +80,8 @@ class Composition(NamedTuple):
     Attributes:
         parts: what it is composed of.
         slots: int32[a power of two], the table of pairs: number + 1, 0 where empty.
-        keys: int64[most pairs], of each pair: state of HCL x G's states + state of G.
+        keys: int64[most pairs], of each pair: state of HCL x histories + history; a
+            history is a state of G x states of the phrases + state of the phrases.
         potential: float32[most pairs].
         is_made: int32[most pairs], 1 once its arcs are there.
         lock: int32[1], 1 while a thread adds arcs.
@@ -186,47 +128,6 @@ def make_composition(parts: Parts, most_pairs: int, most_arcs: int) -> Compositi
         word=np.zeros(most_arcs, np.int32),
         final=np.zeros(2 * most_pairs, np.float32),
     )
-
-
-def read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return views that can't be written to: kernels are compiled for these."""
-    views = tuple(np.ascontiguousarray(array).view() for array in arrays)
-    for view in views:
-        view.setflags(write=False)
-    return views
-
-
-_EMPTY = {
-    np.dtype(kind): read_only(np.zeros(0, kind))[0]
-    for kind in (STATE, ARC, np.int32, np.int64, np.float32, np.float64, np.bool_)
-}
-
-
-def no_words() -> AddedWords:
-    """Return no added words."""
-    ints = _EMPTY[np.dtype(np.int32)]
-    (cost,) = read_only(np.full(1, np.inf, np.float32))
-    transducer = Transducer(
-        *(_EMPTY[STATE], _EMPTY[ARC], ints, ints, ints),
-        *(_EMPTY[np.dtype(np.float32)], ints),
-    )
-    return AddedWords(transducer, ints, cost)
-
-
-def _no_composition() -> Composition:
-    """Return what a graph has that isn't composed."""
-    ints, longs = _EMPTY[np.dtype(np.int32)], _EMPTY[np.dtype(np.int64)]
-    floats, doubles = _EMPTY[np.dtype(np.float32)], _EMPTY[np.dtype(np.float64)]
-    flags = _EMPTY[np.dtype(np.bool_)]
-    none = no_words()
-    parts = Parts(
-        *(none.transducer, none, longs),
-        read_only(np.zeros((0, 2), np.int32))[0],
-        *(flags, flags),
-        LmArrays(longs, ints, floats, ints, ints, floats),
-        *(doubles, doubles, longs),
-    )
-    return make_composition(parts, 0, 0)
 
 
 # -- threads -----------------------------------------------------------------------
@@ -319,64 +220,95 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
 @njit(cache=True, nogil=True)
 def _most_arcs(parts: Parts, part: int, history: int) -> int:
     """Return how many arcs a pair may have."""
-    half, state = _half(parts, part)
+    half, state = half_of(parts, part)
     degree = np.int64(half.states[state + 1].begin) - half.states[state].begin
+    at = history // len(parts.phrases.refund)
     num_ways = 1
-    while parts.lm.backoff_state[history] >= 0:
-        history = parts.lm.backoff_state[history]
+    while parts.lm.backoff_state[at] >= 0:
+        at = parts.lm.backoff_state[at]
         num_ways += 1
     return degree * num_ways
 
 
 @njit(cache=True, nogil=True)
-def _half(parts: Parts, part: int) -> tuple[Transducer, int]:
-    """Return the transducer that a state is of, and its number there."""
-    num_states = len(parts.hcl.final)
-    if part < num_states:
-        return parts.hcl, part
-    return parts.added.transducer, part - num_states
+def num_histories(parts: Parts) -> int:
+    """Return how many states there are of G and the phrases together."""
+    return len(parts.any_word) * len(parts.phrases.refund)
 
 
 @njit(cache=True, nogil=True)
 def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
-    """Return the states of HCL and of G that a pair is made of."""
-    num_states = len(graph.parts.any_word)
-    return graph.keys[pair] // num_states, graph.keys[pair] % num_states
+    """Return the state of HCL and the history that a pair is made of."""
+    size = num_histories(graph.parts)
+    return graph.keys[pair] // size, graph.keys[pair] % size
 
 
 @njit(cache=True, nogil=True)
 def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     """Compose the arcs of a pair; the thread has the lock."""
     part, history = _parts(graph, pair)
-    half, state = _half(graph.parts, part)
-    counts, lm, added = graph.counts, graph.parts.lm, graph.parts.added
+    half, state = half_of(graph.parts, part)
+    counts = graph.counts
     begin = counts[ARCS]
     middle = begin
     for a in range(half.states[state].begin, half.states[state + 1].begin):
         label = half.label[a]
-        if label == NOTHING:
-            _add_arc(graph, pair, half, a, half.arcs[a].code, history, 0.0)
-        elif label == BACK_OFF:  # as far as one likes
-            to, cost = lm.backoff_state[history], lm.backoff_cost[history]
-            while to >= 0:
-                _add_arc(graph, pair, half, a, half.arcs[a].code, to, cost)
-                cost += lm.backoff_cost[to]
-                to = lm.backoff_state[to]
-        elif label == ADDED:
-            if len(added.entry) > 0:
-                root, cost = _backed_off(lm, history)
-                code = np.uint32(added.entry[half.word[a]])  # no epsilon arcs there
-                _add_arc(graph, pair, half, a, code, root, cost)
+        if label in (BACK_OFF, ADDED):
+            _add_arcs_backing_off(graph, pair, half, a, history)
         else:
-            arc = find_arc(lm, history, label)
-            if arc >= 0:
-                code = half.arcs[a].code
-                _add_arc(graph, pair, half, a, code, lm.next_state[arc], lm.cost[arc])
+            _add_arc_of_word(graph, pair, half, a, history)
         if a < half.states[state].middle:
             middle = counts[ARCS]
     graph.states[2 * pair].begin = begin
     graph.states[2 * pair].middle = middle
     graph.states[2 * pair + 1].begin = counts[ARCS]
+
+
+@njit(cache=True, nogil=True)
+def _add_arc_of_word(
+    graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
+) -> None:
+    """Compose an arc with a word, or with nothing, if G has the word."""
+    lm, phrases = graph.parts.lm, graph.parts.phrases
+    label, word = half.label[a], half.word[a]
+    num_nodes = len(phrases.refund)
+    to, node, cost = history // num_nodes, history % num_nodes, 0.0
+    if label != NOTHING:
+        arc = find_arc(lm, to, label)
+        if arc < 0:
+            return
+        to, cost = np.int64(lm.next_state[arc]), np.float64(lm.cost[arc])
+    if word > 0 and len(phrases.label_of) > 0:
+        more, node = walk(phrases.lm, node, phrases.label_of[word])
+        cost += more
+    _add_arc(graph, pair, half, a, half.arcs[a].code, to * num_nodes + node, cost)
+
+
+@njit(cache=True, nogil=True)
+def _add_arcs_backing_off(
+    graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
+) -> None:
+    """Compose an arc where G may back off, as far as one likes, or to added words."""
+    lm, added = graph.parts.lm, graph.parts.added
+    is_added = half.label[a] == ADDED
+    if is_added and len(added.entry) == 0:
+        return
+    num_nodes = len(graph.parts.phrases.refund)
+    state, node, cost = history // num_nodes, history % num_nodes, 0.0
+    code, is_first = half.arcs[a].code, True
+    if is_added:
+        code = np.uint32(added.entry[half.word[a]])  # no epsilon arcs there
+    while state >= 0:
+        to, more = np.int64(state), 0.0
+        if is_added and added.is_class[0]:
+            arc = find_arc(lm, state, added.label[0])
+            to = np.int64(lm.next_state[arc]) if arc >= 0 else -1
+            more = np.float64(lm.cost[arc]) if arc >= 0 else 0.0
+        if to >= 0 and (is_added or not is_first):
+            _add_arc(graph, pair, half, a, code, to * num_nodes + node, cost + more)
+        cost += lm.backoff_cost[state]
+        state = np.int64(lm.backoff_state[state])
+        is_first = False
 
 
 @njit(cache=True, nogil=True)
@@ -397,7 +329,7 @@ def _add_arc(
         half: HCL, or what is added to it.
         a: its arc.
         code: of the state of HCL that it leads to, see `SearchGraph.arcs`.
-        to: state of G that it leads to.
+        to: history that it leads to.
         cost: of the way there.
     """
     target = _intern(graph, np.int64(code & STATE_BITS), np.int64(to))
@@ -417,7 +349,7 @@ def _add_arc(
 @njit(cache=True, nogil=True)
 def _intern(graph: Composition, part: int, history: int) -> int:
     """Return the number of a pair, which it gets here if it has none; or _DEAD."""
-    key = part * len(graph.parts.any_word) + history
+    key = part * num_histories(graph.parts) + history
     mask = np.uint64(len(graph.slots) - 1)
     slot = (np.uint64(key) * _MIXER >> np.uint64(20)) & mask
     while graph.slots[slot]:
@@ -425,7 +357,7 @@ def _intern(graph: Composition, part: int, history: int) -> int:
         if graph.keys[pair] == key:
             return pair
         slot = (slot + np.uint64(1)) & mask
-    potential = potential_of(graph, part, history)
+    potential = potential_of(graph.parts, part, history)
     if potential == np.inf:  # sooner found out again than looked up in a larger table
         return _DEAD
     pair = add_pair(graph, part, history, potential)
@@ -440,60 +372,21 @@ def add_pair(
     """Number a pair, without an entry in the table."""
     pair = graph.counts[PAIRS]
     graph.counts[PAIRS] = pair + 1
-    graph.keys[pair] = part * len(graph.parts.any_word) + history
+    graph.keys[pair] = part * num_histories(graph.parts) + history
     graph.potential[pair] = potential
-    end = find_arc(graph.parts.lm, history, graph.parts.end[0])
+    lm, phrases = graph.parts.lm, graph.parts.phrases
+    state, node = history // len(phrases.refund), history % len(phrases.refund)
+    end = find_arc(lm, state, graph.parts.end[0])
     final = np.inf
     if end >= 0:
-        half, state = _half(graph.parts, part)
-        final = half.final[state] + graph.parts.lm.cost[end] - potential
+        half, own = half_of(graph.parts, part)
+        final = half.final[own] + lm.cost[end] - potential
+        if len(phrases.label_of) > 0:
+            # Of the labels of the phrases' model the last one ends a sentence.
+            cost, _ = walk(phrases.lm, node, len(phrases.label) + 1)
+            final += cost
     graph.final[2 * pair] = final
     return pair
 
 
-@njit(cache=True, nogil=True)
-def potential_of(graph: Composition, part: int, history: int) -> np.floating | float:
-    """Return the cost of all that can come next together; inf if nothing can."""
-    lm, added = graph.parts.lm, graph.parts.added
-    half, state = _half(graph.parts, part)
-    labels = half.set_of[state]
-    if labels == ADDED_ALONE:
-        return added.cost[0]
-    least, total = np.inf, 0.0  # some cost; the sum of probabilities
-    if graph.parts.can_add[labels] and len(added.entry) > 0:
-        _, cost = _backed_off(lm, history)
-        least = cost + added.cost[0]
-        total = np.exp(-least)
-    shorter = lm.backoff_state[history]
-    if graph.parts.can_back_off[labels] and shorter >= 0:
-        any_word = graph.parts.any_word[shorter]
-        if any_word > 0.0:
-            least = np.float64(lm.backoff_cost[history])
-            total += np.exp(-least) * any_word
-    sums = graph.parts.sums
-    first, last = lm.arc_begin[history], lm.arc_begin[history + 1]
-    at = first
-    for r in range(graph.parts.set_begin[labels], graph.parts.set_begin[labels + 1]):
-        if at == last:
-            break
-        begin = first_from(lm.label, at, last, graph.parts.ranges[r, 0])
-        at = first_from(lm.label, begin, last, graph.parts.ranges[r, 1] + 1)
-        if at > begin:
-            least = np.float64(lm.cost[begin])
-            total += sums[at - 1] - (sums[begin - 1] if begin > first else 0.0)
-    # Where the sum is lost beside larger ones, or too small for a number, another
-    # potential does as well.
-    return np.float32(-np.log(total)) if total > 0.0 else np.float32(least)
-
-
-@njit(cache=True, nogil=True)
-def _backed_off(lm: LmArrays, history: int) -> tuple[int, float]:
-    """Return the empty history, and the cost of backing off to it."""
-    cost = 0.0
-    while lm.backoff_state[history] >= 0:
-        cost += lm.backoff_cost[history]
-        history = lm.backoff_state[history]
-    return history, cost
-
-
-NO_COMPOSITION = _no_composition()
+NO_COMPOSITION = make_composition(no_parts(), 0, 0)

@@ -26,8 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from latflow.decode.added_words import AddedWord
-from latflow.decode.composed_graph import ComposedGraph, GraphParts
+from latflow.decode.composed_graph import ComposedGraph, GraphParts, SessionParts
 from latflow.decode.options import SearchOptions
 from latflow.decode.passing import SearchLimits
 from latflow.decode.search_graph import (
@@ -209,21 +208,28 @@ class LatticeDecoder:
         """The beam that is used where a call names none."""
         return self._engine.limits.beam
 
-    def with_words(self, words: Sequence[AddedWord], hmms: HmmCache) -> LatticeDecoder:
-        """Return the decoder with words that its graph lacks.
+    @property
+    def is_composing(self) -> bool:
+        """Ability to search with parts of a session's own."""
+        return isinstance(self._engine.graph, ComposedGraph)
 
-        Args:
-            words: to be added.
-            hmms: of the model.
+    def rare_words(self) -> Sequence[int]:
+        """Return the rarer words of a graph that is composed."""
+        graph = self._engine.graph
+        assert isinstance(graph, ComposedGraph), "made of a whole graph"
+        return graph.rare_words()
+
+    def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> LatticeDecoder:
+        """Return the decoder for a session, see `ComposedGraph.with_parts`.
 
         Raises:
-            UserError: see `add_words`.
+            UserError: as there.
         """
         graph = self._engine.graph
         assert isinstance(graph, ComposedGraph), "made of a whole graph"
         decoder = copy(self)
         decoder._engine = Engine(
-            graph.with_words(words, hmms),
+            graph.with_parts(own, hmms),
             self.num_pdfs,
             self._engine.limits,
             self._engine.lattice_beam,

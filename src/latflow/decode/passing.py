@@ -20,14 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.composition import (
-    HAS_EPSILON,
-    STATE_BITS,
-    is_composed,
-    load,
-    make_arcs,
-    make_arcs_within,
-)
+from latflow.decode.composition import is_composed, load, make_arcs, make_arcs_within
+from latflow.decode.parts import HAS_EPSILON, STATE_BITS
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
     BASE,

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.composition import Records
+from latflow.decode.parts import Records
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import FRAMES, KEPT, LINKS, SETTLED, TOKENS, Store
 from latflow.jit import njit

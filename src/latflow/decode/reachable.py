@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latflow.decode.composition import ADDED, BACK_OFF, NOTHING
+from latflow.decode.parts import ADDED, BACK_OFF, NOTHING
 from latflow.fst.determinize import enlarged
 from latflow.jit import njit
 

@@ -23,15 +23,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from latflow.decode.composition import (
-    ARC,
-    HAS_EPSILON,
-    NO_COMPOSITION,
-    STATE,
-    STATE_BITS,
-    Composition,
-    Records,
-)
+from latflow.decode.composition import NO_COMPOSITION, Composition
+from latflow.decode.parts import ARC, HAS_EPSILON, STATE, STATE_BITS, Records
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.jit import njit
@@ -140,11 +133,9 @@ def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:
             f"the model transition-ids 1 to {len(tid_to_pdf) - 1}",
             remedy="use a graph that was made with this model",
         )
-    states, arcs, origin = _pack(
+    states, arcs, origin = pack_arcs(
         np.asarray(graph.arc_begin),
-        labels,
-        np.asarray(graph.weight),
-        np.asarray(graph.next_state),
+        (labels, np.asarray(graph.weight), np.asarray(graph.next_state)),
         np.ascontiguousarray(tid_to_pdf, np.int32),
     )
     cycle = _epsilon_cycle(states, arcs)
@@ -286,20 +277,29 @@ def _is_sound(graph: SearchGraph) -> bool:
     )
 
 
-def _pack(
+def pack_arcs(
     arc_begin: np.ndarray,
-    ilabel: np.ndarray,
-    weight: np.ndarray,
-    next_state: np.ndarray,
+    columns: tuple[np.ndarray, np.ndarray, np.ndarray],
     tid_to_pdf: np.ndarray,
+    base: Records | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Make the records, see `SearchGraph`."""
+    """Pack the arcs of states, of each state those first that consume a frame.
+
+    Args:
+        arc_begin: int64[S + 1].
+        columns: input label (a transition-id, or 0), cost and target of each arc.
+        tid_to_pdf: int32[I + 1].
+        base: `STATE`, of a graph that the states are added to, and numbered behind.
+
+    Returns:
+        states, arcs and origin of a `SearchGraph`.
+    """
+    base = np.zeros(1, STATE) if base is None else base
     states = np.empty(len(arc_begin), STATE)
-    arcs = np.empty(len(ilabel), ARC)
-    origin = np.empty(len(ilabel), np.uint32)
-    _fill_states(arc_begin, ilabel, states)
-    columns = (ilabel, weight, next_state)
-    _fill_arcs(arc_begin, columns, tid_to_pdf, states, arcs, origin)
+    arcs = np.empty(len(columns[0]), ARC)
+    origin = np.empty(len(columns[0]), np.uint32)
+    _fill_states(arc_begin, columns[0], states)
+    _fill_arcs(arc_begin, columns, tid_to_pdf, (base, states), arcs, origin)
     return states, arcs, origin
 
 
@@ -322,12 +322,14 @@ def _fill_arcs(
     arc_begin: np.ndarray,
     columns: tuple[np.ndarray, np.ndarray, np.ndarray],
     tid_to_pdf: np.ndarray,
-    states: Records,
+    halves: tuple[Records, Records],
     arcs: Records,
     origin: np.ndarray,
 ) -> None:
-    """Pack the arcs, of each state those first that consume a frame."""
+    """Pack the arcs, see `pack_arcs`; `halves` are the states before, and their own."""
     ilabel, weight, next_state = columns
+    base, states = halves
+    num_base = len(base) - 1
     for state in range(len(arc_begin) - 1):
         emitting, epsilon = int(states[state].begin), int(states[state].middle)
         for arc in range(arc_begin[state], arc_begin[state + 1]):
@@ -338,7 +340,11 @@ def _fill_arcs(
                 at = emitting
                 emitting += 1
             target = next_state[arc]
-            has_epsilon = states[target + 1].begin > states[target].middle
+            if target < num_base:
+                has_epsilon = base[target + 1].begin > base[target].middle
+            else:
+                own = target - num_base
+                has_epsilon = states[own + 1].begin > states[own].middle
             arcs[at].code = target | (HAS_EPSILON if has_epsilon else 0)
             arcs[at].pdf = tid_to_pdf[ilabel[arc]] if ilabel[arc] != 0 else 0
             arcs[at].weight = weight[arc]

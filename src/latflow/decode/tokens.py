@@ -23,7 +23,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from latflow.decode.composition import Records
+from latflow.decode.parts import Records
 from latflow.fst.determinize import enlarged, space
 from latflow.jit import njit
 

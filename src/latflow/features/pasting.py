@@ -104,12 +104,12 @@ def _check_lengths(
     """Refuse an utterance whose streams differ by too many frames."""
     shortest, longest = min(lengths), max(lengths)
     if longest - shortest > options.length_tolerance:
-        lengths = ", ".join(
+        frames = ", ".join(
             f"{length} frames of {name}"
             for name, length in zip(options.features, lengths, strict=True)
         )
         raise UserError(
-            f"has {lengths}, more than length_tolerance ({options.length_tolerance}) "
+            f"has {frames}, more than length_tolerance ({options.length_tolerance}) "
             "apart",
             utterance=utterance,
             remedy="give the features the same snip_edges, or raise length_tolerance",

@@ -92,13 +92,32 @@ def write_grammar(
 ) -> None:
     """Turn an ARPA file into `G.fst`, its arcs sorted by input label.
 
+    Args:
+        arpa: the ARPA file, see `latflow.lang.arpa`.
+        lang_dir: the lang directory, for messages.
+        word_ids: its `words.txt`.
+        out: the file to write.
+
+    Raises:
+        UserError: as `read_arpa_grammar`.
+    """
+    grammar = read_arpa_grammar(arpa, word_ids, lang_dir)
+    with atomic_output(out) as temporary, temporary.open("wb") as stream:
+        grammar.write_vector(stream)
+
+
+def read_arpa_grammar(
+    arpa: str | Path, word_ids: Mapping[str, int], lang_dir: str | Path | None = None
+) -> Graph:
+    """Turn an ARPA file into G.
+
     N-grams with words outside words.txt are dropped, as Kaldi does; what they weighed
     is lost, not shared among the others.
 
     Args:
         arpa: the ARPA file, see `latflow.lang.arpa`.
-        lang_dir: the lang directory, for messages.
-        word_ids: its `words.txt`.
+        word_ids: words.txt.
+        lang_dir: where that is, for messages.
 
     Raises:
         UserError: the ARPA file is faulty, or has no word of the lexicon; G accepts
@@ -117,8 +136,7 @@ def write_grammar(
             remedy="this is a fault of latflow: report it with the model",
         )
     check_grammar(grammar, word_ids, arpa)
-    with atomic_output(out) as temporary, temporary.open("wb") as stream:
-        grammar.write_vector(stream)
+    return grammar
 
 
 def grammar_graph(model: NgramModel, word_ids: Mapping[str, int]) -> Graph:

@@ -21,7 +21,7 @@ from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines, write_text
 from latflow.lang.lexicon_forms import read_rows
-from latflow.lang.lexicon_rows import Row
+from latflow.lang.lexicon_rows import Row, is_number
 from latflow.lang.silence import (
     SILENCE_FILE,
     SentenceSilence,
@@ -186,18 +186,27 @@ def read_lexicon(
 
 
 def read_entry(line: str) -> Pronunciation:
-    """Read a word and its phones.
+    """Read a word and its phones, maybe with a probability between them.
 
     Raises:
-        UserError: there is no phone.
+        UserError: there is no phone, or the probability is not in (0, 1].
     """
     word, *phones = line.split() or [""]
-    if not phones:
+    probability = 1.0
+    if phones and is_number(phones[0]):  # no phone is one
+        text = phones.pop(0)
+        probability = 0.0 if "," in text else float(text)
+    if not phones or not 0.0 < probability <= 1.0:
         raise UserError(
             f"{line!r} is not a word and its phones",
             remedy="write WORD PHONE PHONE ...",
         )
-    return Pronunciation(word, tuple(phones))
+    return Pronunciation(word, tuple(phones), probability)
+
+
+def entry_line(entry: Pronunciation) -> str:
+    """Return an entry as `read_entry` reads it."""
+    return f"{entry.word} {entry.probability!r} {' '.join(entry.phones)}"
 
 
 def read_written_lexicon(path: str | Path, *, with_probabilities: bool) -> Lexicon:

@@ -1,18 +1,18 @@
 """Phrases that are favoured, as a back-off language model.
 
-A sentence has the cost -boost x the words of all occurrences of phrases in it.
+A sentence has the cost -boost x words of each occurrence of a phrase in it, summed.
 
 The model has a state for each beginning of a phrase. Each word that goes on with a
-phrase is given its boost at once; where the phrase breaks off, the back-off arc takes
-back what was given in advance, and leads to the longest ending of what was said that
-begins a phrase again.
+phrase is given its boost at once (of several phrases that it may become, the largest
+one); where the phrase breaks off, the back-off arc takes back what was given in
+advance, and leads to the longest ending of what was said that begins a phrase again.
 
 Source: Aho and Corasick 1975, "Efficient string matching" (failure arcs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,29 +27,28 @@ def plain_model(num_words: int) -> LmTrie:
     Args:
         num_words: one more than the largest word id.
     """
-    return phrase_model((), num_words, boost=0.0)
+    return phrase_model({}, num_words)
 
 
-def phrase_model(
-    phrases: Iterable[Sequence[int]], num_words: int, *, boost: float
-) -> LmTrie:
+def phrase_model(phrases: Mapping[tuple[int, ...], float], num_words: int) -> LmTrie:
     """Return the model of phrases.
 
     Args:
-        phrases: word ids of each, none of them empty.
+        phrases: word ids of each, none of them empty -> boost of each word of it,
+            negated log.
         num_words: one more than the largest word id.
-        boost: of each word of a phrase, negated log.
     """
-    phrases = [tuple(phrase) for phrase in phrases]
     own = sorted({word for phrase in phrases for word in phrase})
     label_of = np.full(num_words, len(own), np.int32)  # other words share a label
     label_of[own] = np.arange(len(own))
     end = len(own) + 1
     root = _Prefix(0)
-    for phrase in phrases:
+    for phrase, boost in phrases.items():
         node = root
         for label in label_of[list(phrase)].tolist():
             node = node.next.setdefault(label, _Prefix(node.depth + 1))
+            node.boost = max(node.boost, boost)
+        node.ended = boost * len(phrase)
         node.is_whole = True
     nodes = _linked(root)
     number = {id(node): i for i, node in enumerate(nodes)}
@@ -57,7 +56,7 @@ def phrase_model(
     arc_begin = [0]
     for node in nodes:
         found = {
-            label: (-boost * (n.ended + n.pending - node.pending), number[id(n)])
+            label: (node.pending - n.pending - n.ended, number[id(n)])
             for label, n in node.next.items()
         }
         if node is root:  # which lists every label, each at its own place
@@ -72,10 +71,7 @@ def phrase_model(
         next_state=np.array([arc[2] for arc in arcs], np.int32),
         backoff_state=np.array([-1] + [number[id(s)] for s in shorter[1:]], np.int32),
         backoff_cost=np.array(
-            [
-                boost * (n.pending - s.pending)
-                for n, s in zip(nodes, shorter, strict=True)
-            ],
+            [n.pending - s.pending for n, s in zip(nodes, shorter, strict=True)],
             np.float32,
         ),
     )
@@ -91,23 +87,25 @@ class _Prefix:
     Attributes:
         depth: its words.
         next: longer ones, by label.
+        boost: the largest of the phrases that begin so.
         is_whole: whether it is a phrase.
         whole: words of the longest phrase that it begins with.
-        ended: words of all phrases that end with its last word.
+        ended: what all phrases that end with its last word are worth.
         shorter: its longest ending that is a beginning too; None for the root.
     """
 
     depth: int
     next: dict[int, _Prefix] = field(default_factory=dict)
+    boost: float = 0.0
     is_whole: bool = False
     whole: int = 0
-    ended: int = 0
+    ended: float = 0.0
     shorter: _Prefix | None = None
 
     @property
-    def pending(self) -> int:
-        """Words that have been given their boost in advance."""
-        return self.depth - self.whole
+    def pending(self) -> float:
+        """What its words have been given in advance."""
+        return self.boost * (self.depth - self.whole)
 
 
 def _linked(root: _Prefix) -> list[_Prefix]:
@@ -115,10 +113,9 @@ def _linked(root: _Prefix) -> list[_Prefix]:
     nodes = [root]
     for node in nodes:
         if node.shorter is not None:
-            node.ended = node.shorter.ended
+            node.ended += node.shorter.ended
         if node.is_whole:
             node.whole = node.depth
-            node.ended += node.depth
         for label, child in node.next.items():
             child.whole = node.whole
             ending = node.shorter

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from latflow.decode.options import EndpointOptions, SegmentationOptions
 from latflow.options import (
@@ -18,7 +18,60 @@ from latflow.options import (
 )
 
 
-class SessionOptions(Options):
+class LanguageOptions(Options):
+    """Words, phrases and language model that a session brings.
+
+    `grammar`, `phrase_list` and `lm` each take the place of the package's language
+    model; at most one of them is given.
+    """
+
+    phrases: tuple[Text, ...] = ()
+    """Phrases that are favoured: in the search where the package's graph is composed
+    (`decode.composition: lookahead`), else among the hypotheses of final results. A
+    phrase may end with a boost of its own, `new york :3`."""
+    phrase_boost: NonNegativeFloat = 4.0
+    """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
+    units of the language model's costs)."""
+    prompt: str = ""
+    """Text like what is said: words of it that are among the rarer half of those of the
+    language model are favoured, where the graph is composed."""
+    prompt_boost: NonNegativeFloat = 1.0
+    """Discount on the cost of each of these words."""
+    new_words: tuple[Text, ...] = ()
+    """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`, maybe
+    with a probability before these. They are searched for from the first frame."""
+    word_boost: float = 2.0
+    """Discount on the cost of each of these words (negated log), where the language
+    model is the package's."""
+    words_like: tuple[Text, ...] = ()
+    """Words of the package that these are like: they are expected where those are. None
+    for the rarer half of the words of the language model."""
+    grammar: str = ""
+    """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
+    phrase_list: tuple[str, ...] = ()
+    """Phrases whose words may be said, by their bigrams, as Vosk takes such a list."""
+    lm: str = ""
+    """File of another language model, in ARPA form."""
+
+    @model_validator(mode="after")
+    def _check_one_model(self) -> Self:
+        given = [n for n in ("grammar", "phrase_list", "lm") if getattr(self, n)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one language model only")
+        return self
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether another language model takes the place of the package's."""
+        return bool(self.grammar or self.phrase_list or self.lm)
+
+    @property
+    def brings_anything(self) -> bool:
+        """Whether it is more than the package has."""
+        return bool(self.has_own_model or self.phrases or self.new_words or self.prompt)
+
+
+class SessionOptions(LanguageOptions):
     """One stream of audio and its answers."""
 
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
@@ -36,17 +89,6 @@ class SessionOptions(Options):
     """Speech is found by a voice activity detector first, as by `transcribe`, so that
     nothing is recognized in silence; `endpoint` divides what it finds. null for
     segments by `endpoint` alone."""
-    phrases: tuple[Text, ...] = ()
-    """Phrases that final results favour: hypotheses of the lattice that hold one."""
-    phrase_boost: NonNegativeFloat = 4.0
-    """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
-    units of the language model's costs)."""
-    new_words: tuple[Text, ...] = ()
-    """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`. They
-    are searched for from the first frame, and in partial results."""
-    word_boost: float = 2.0
-    """Discount on the cost of each of these words, which else is that of a typical word
-    of the language model (negated log)."""
     lattices: bool = False
     """Give the lattice with final results."""
     chunk_length: PositiveFloat = 0.24

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -52,7 +52,6 @@ from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang, check_phones
-from latflow.lang.lexicon import Pronunciation
 from latflow.lattice.best_path import Scales
 from latflow.lattice.lattice import Lattice
 from latflow.nnet.model_dir import choose_device
@@ -62,7 +61,8 @@ from latflow.scoring.options import Decision
 from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
 from latflow.serving.features import FeatureStream, make_front_end
-from latflow.serving.word_adder import WordAdder
+from latflow.serving.options import LanguageOptions
+from latflow.serving.session_search import SessionSearches
 from latflow.user_code import trusting
 
 FORMAT = 2  # 1 knew no packages that only align
@@ -426,40 +426,44 @@ class Model:
                 remedy="tree and model must be of the same training",
             )
 
-    def with_words(
-        self, entries: Sequence[Pronunciation], *, boost: float = 2.0
-    ) -> Model:
-        """Return the model with words that its graph lacks, or says otherwise.
+    def for_session(self, options: LanguageOptions) -> tuple[Model, tuple[str, ...]]:
+        """Return the model for a session, and warnings about what it leaves out.
 
-        What searches have composed is kept for the last few lists.
+        What searches have composed is kept for the last few.
 
         Args:
-            entries: phones without position markers.
-            boost: discount on the cost of each word, which else is that of a typical
-                one (-ln of the probability).
+            options: words, phrases and language model that the session brings.
 
         Raises:
-            UserError: the package has a whole graph, a second language model or no
-                tree; its phones depend on those that follow; or a phone is none of its
-                own.
+            UserError: words or a grammar come to a package with a whole graph; words to
+                one with a second language model or without a tree, or whose phones
+                depend on those that follow; a phone is none of its own; or the grammar
+                is faulty, or has words that are not there.
         """
-        if not entries:
-            return self
-        if self._language_models is not None:
+        if not options.brings_anything:
+            return self, ()
+        if options.new_words and self._language_models is not None:
             raise UserError(
                 "words can't be added: the package has a second language model",
                 file=self.folder,
                 remedy="package the system without rescoring",
             )
-        lang, decoder = self._adder.add(entries, boost)
-        transcriber = replace(self.transcriber, lang=lang)
-        return replace(self, lang=lang, decoder=decoder, transcriber=transcriber)
+        found = self._searches.find(options)
+        transcriber = replace(self.transcriber, lang=found.lang)
+        model = replace(
+            self, lang=found.lang, decoder=found.decoder, transcriber=transcriber
+        )
+        if options.has_own_model:  # instead of the first one, and so of the second
+            model = replace(model, _language_models=None)
+        return model, found.warnings
 
     @cached_property
-    def _adder(self) -> WordAdder:
-        """What adds words."""
+    def _searches(self) -> SessionSearches:
+        """What makes the searches of sessions."""
         make = partial(_decoder, transitions=self.transitions, search=self.info.search)
-        return WordAdder(self.folder, self.lang, self.transitions, make)
+        return SessionSearches(
+            self.folder, self.lang, self.transitions, self.decoder, make
+        )
 
     @property
     def acoustic_scale(self) -> float:

@@ -22,7 +22,7 @@ from latflow.scoring.options import ComparisonOptions
 from latflow.serving.align_one import RecordingAligner
 from latflow.serving.aligning import refuse_ctc
 from latflow.serving.formats import Transcription
-from latflow.serving.options import SessionOptions
+from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import GmmPackage, Model, check_recognizing, read_info
 from latflow.serving.session import Session
 from latflow.serving.transcribe import Fault, Recording, transcriptions
@@ -70,16 +70,23 @@ class Recognizer:
         Args:
             audio: a file in any format that `latflow transcribe` takes.
             threads: segments recognized at a time.
-            options: fields of `TranscribeOptions`, such as `channel`, `segmentation`.
+            options: fields of `TranscribeOptions`, such as `channel`, `segmentation`,
+                and of `LanguageOptions`, such as `grammar`, `phrases`.
 
         Raises:
             UserError: an option is unknown or out of range, or the file is damaged.
         """
-        given = read_options(TranscribeOptions, options)
+        own = {k: v for k, v in options.items() if k in LanguageOptions.model_fields}
+        others = {key: value for key, value in options.items() if key not in own}
+        given = read_options(TranscribeOptions, others)
         path = Path(audio)
         recordings = [Recording(path, path.stem)]
         (result,) = transcriptions(
-            self.model, recordings, options=given, threads=threads
+            self.model,
+            recordings,
+            options=given,
+            language=read_options(LanguageOptions, own),
+            threads=threads,
         )
         if isinstance(result, Fault):
             raise UserError(result.reason, remedy=result.remedy)

@@ -19,8 +19,9 @@ A `Session` has no thread and does no input or output; it is for one thread at a
 calls `feed` (or `end`), then, as long as there is one, `take_chunk`, scores it, and
 calls `advance` with its scores.
 
-Phrases are favoured in the lattices of final results, not in the search: what is not in
-the lattice is not found, and partial results don't know of them.
+Phrases are favoured in the search where the graph is composed; else in the lattices of
+final results: what is not in the lattice is not found, and partial results don't know
+of them.
 
 Source: Kaldi `online2bin/online2-wav-nnet3-latgen-faster.cc`.
 """
@@ -36,14 +37,13 @@ from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import EndpointOptions
 from latflow.errors import UserError
 from latflow.features.resampling import StreamingResampler
-from latflow.lang.lexicon import read_entry
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.phrases import phrase_model, plain_model
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.rescore import rescore
 from latflow.serving.acoustics import Chunk, ChunkCutter
 from latflow.serving.endpoint import EndpointDetector
-from latflow.serving.options import SessionOptions
+from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import (
     SILENCE,
@@ -54,6 +54,7 @@ from latflow.serving.results import (
     Segment,
 )
 from latflow.serving.segmentation import SpeechGate, Stretch
+from latflow.serving.session_search import favoured
 
 
 class Session:
@@ -76,13 +77,11 @@ class Session:
         self, model: Model, options: SessionOptions | None = None, name: str = "audio"
     ) -> None:
         self._options = options or SessionOptions()
-        if self._options.new_words:
-            entries = [read_entry(line) for line in self._options.new_words]
-            model = model.with_words(entries, boost=self._options.word_boost)
+        model, warnings = model.for_session(self._options.part(LanguageOptions))
         self._model = model
         self._name = name
         self._rate = self._options.sample_rate or model.sample_rate
-        self.warnings: list[str] = []
+        self.warnings = list(warnings)
         if self._rate < model.sample_rate:
             self.warnings.append(
                 f"audio of {self._rate} Hz for a model of {model.sample_rate} Hz: its "
@@ -245,21 +244,12 @@ class Session:
         return EndpointDetector(rules, model.transitions, model.silence_phones, shift)
 
     def _phrase_models(self) -> tuple[LmTrie, LmTrie] | None:
-        """Return models without and with the phrases, if there are any."""
-        ids, found = self._model.lang.word_ids, []
-        for phrase in self._options.phrases:
-            words = phrase.split()
-            unknown = [word for word in words if word not in ids]
-            if unknown:
-                names = ", ".join(unknown)
-                self.warnings.append(f"phrase {phrase!r}: no such words: {names}")
-            elif words:
-                found.append([ids[word] for word in words])
-        if not found:
+        """Return models without and with the phrases, if lattices are to have them."""
+        if self._model.decoder.is_composing:
             return None
-        size = max(ids.values()) + 1
-        boost = self._options.phrase_boost
-        return plain_model(size), phrase_model(found, size, boost=boost)
+        found = favoured(self._options, self._model.lang, self.warnings)
+        size = max(self._model.lang.word_ids.values()) + 1
+        return (plain_model(size), phrase_model(found, size)) if found else None
 
     def _begin_stream(self) -> None:
         """Begin at time 0."""

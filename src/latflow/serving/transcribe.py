@@ -38,7 +38,7 @@ from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring.results import write_table
 from latflow.serving.formats import EXTENSIONS, Transcription, render
-from latflow.serving.options import SessionOptions
+from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.recording import open_recording
 from latflow.serving.results import Event, Final, Segment, moved
@@ -146,6 +146,7 @@ def transcribe(
     *,
     options: TranscribeOptions,
     out_dir: Path | None = None,
+    language: LanguageOptions | None = None,
     lattices: Path | None = None,
     threads: int = 1,
 ) -> list[Transcription | Fault]:
@@ -157,6 +158,7 @@ def transcribe(
         options: segmentation, formats, channel, alternatives.
         out_dir: folder for `<name>.<format>`; None for standard output, where one
             recording and one format are asked for.
+        language: words, phrases and language model beside those of the package.
         lattices: archive for the lattices of all segments, or None; keys are
             `<name>-<start>-<end>` in hundredths of a second.
         threads: segments recognized at a time.
@@ -165,7 +167,8 @@ def transcribe(
         For each recording, its words, or why there are none.
 
     Raises:
-        UserError: standard output would take several results.
+        UserError: standard output would take several results; or as
+            `Model.for_session`.
     """
     number = len(recordings) * len(options.formats)
     if out_dir is None and number != 1:
@@ -178,7 +181,12 @@ def transcribe(
         _file_of(recording.name, form)  # too long a name is refused before the work
     found: list[Transcription | Fault] = []
     results = transcriptions(
-        model, recordings, options=options, lattices=lattices, threads=threads
+        model,
+        recordings,
+        options=options,
+        language=language,
+        lattices=lattices,
+        threads=threads,
     )
     for result in progress(results, "transcribe", total=len(recordings)):
         found.append(result)
@@ -194,6 +202,7 @@ def transcriptions(
     recordings: Iterable[Recording],
     *,
     options: TranscribeOptions,
+    language: LanguageOptions | None = None,
     lattices: Path | None = None,
     threads: int = 1,
 ) -> Iterator[Transcription | Fault]:
@@ -201,7 +210,8 @@ def transcriptions(
 
     Arguments are those of `transcribe`.
     """
-    job = _Job(model, options, wants_lattices=lattices is not None)
+    wants_lattices = lattices is not None
+    job = _Job(model, options, language, wants_lattices=wants_lattices)
     opened = nullcontext() if lattices is None else LatticeWriter.open(lattices)
     with worker_pool(threads) as pool, opened as archive:
         parts = in_order(pool, _call, job.parts(recordings), ahead=2 * threads)
@@ -323,6 +333,7 @@ class _Job:
     Args:
         model: shared by threads.
         options: of the transcription.
+        language: that it brings.
         wants_lattices: whether segments need lattices.
     """
 
@@ -330,17 +341,21 @@ class _Job:
         self,
         model: Model,
         options: TranscribeOptions,
+        language: LanguageOptions | None,
         *,
         wants_lattices: bool,
     ) -> None:
         self._model = model
         self._options = options
         is_whole = options.segmentation.type == "none"
+        language = language or LanguageOptions()
+        model.for_session(language)  # what is wrong with it is no recording's fault
         session = SessionOptions(
             partials=False,
             endpoint="off" if is_whole else "model",
             max_alternatives=options.max_alternatives,
             lattices=wants_lattices,
+            **dict(language),
         )
         length = options.chunk_length if is_whole else session.chunk_length
         self._session = session.replace(chunk_length=length)

@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import math
+import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -55,6 +56,7 @@ class _Wanted:
         language: that it is told.
         is_streamed: whether segments are told as they are recognized.
         model: that recognizes.
+        brought: words, phrases and grammar, see `LanguageOptions`.
     """
 
     form: _Format
@@ -62,6 +64,7 @@ class _Wanted:
     language: str
     is_streamed: bool
     model: Scheduler
+    brought: Mapping[str, Any]
 
 
 async def transcribe(request: Request, service: Service) -> Response:
@@ -130,7 +133,30 @@ def _wanted(form: FormData, service: Service) -> _Wanted:
         str(form.get("language") or ""),
         is_streamed,
         service.scheduler_of(str(form.get("model") or "")),
+        _brought(form),
     )
+
+
+def _brought(form: FormData) -> dict[str, Any]:
+    """Return the words, phrases and grammar of a form.
+
+    Lists come as fields of one name, with or without `[]`, or in lines; those of
+    `hotwords`, as other servers take it, with commas between them.
+    """
+    lists = {
+        name: [
+            line.strip()
+            for key in (name, f"{name}[]")
+            for value in form.getlist(key)
+            for line in re.split(r"[,\n]" if name == "hotwords" else "\n", str(value))
+            if line.strip()
+        ]
+        for name in ("phrases", "hotwords", "new_words", "words_like")
+    }
+    phrases = lists.pop("phrases") + lists.pop("hotwords")
+    texts = {name: str(form.get(name) or "") for name in ("prompt", "grammar")}
+    given = {"phrases": phrases, **lists, **texts}
+    return {name: value for name, value in given.items() if value}
 
 
 def _chosen(form: FormData, key: str, known: tuple[str, ...], default: str) -> str:
@@ -154,18 +180,18 @@ class _Recognition:
         audio: the file.
         name: see above.
         service: that recognizes.
-        scheduler: of the model.
+        wanted: by the client.
     """
 
     def __init__(
-        self, audio: AudioReader, name: str, service: Service, scheduler: Scheduler
+        self, audio: AudioReader, name: str, service: Service, wanted: _Wanted
     ) -> None:
         self.name, self.seconds = name, 0.0
-        self._audio, self._service, self._scheduler = audio, service, scheduler
+        self._audio, self._service, self._scheduler = audio, service, wanted.model
         self._began = time.perf_counter()
         self._session: LiveSession | None = None
         self._options = service.session_options(
-            sample_rate=audio.sample_rate, partials=False
+            sample_rate=audio.sample_rate, partials=False, **wanted.brought
         )
 
     async def begin(self) -> None:
@@ -264,7 +290,7 @@ async def _opened(form: FormData, service: Service, wanted: _Wanted) -> _Recogni
     name = upload.filename or "upload"
     audio = await asyncio.to_thread(open_recording, upload.file, name=name)
     try:
-        recognition = _Recognition(audio, name, service, wanted.model)
+        recognition = _Recognition(audio, name, service, wanted)
         await recognition.begin()
     except BaseException:
         audio.close()

@@ -26,7 +26,8 @@ from latflow.serving.service import RefusedError, Service
 Command = Literal["eof", "reset"]
 _BYTES_A_SAMPLE = 2
 _MAX_ALTERNATIVES = 100
-_MAX_PHRASES = 1000
+_MAX_PHRASES = 10_000
+_Lines = Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)]
 
 
 class VoskConfig(BaseModel):
@@ -37,8 +38,11 @@ class VoskConfig(BaseModel):
     sample_rate: Annotated[float, Field(ge=1000, le=384000)] | None = None
     words: bool = True
     max_alternatives: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] = 0
-    phrase_list: Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)] = ()
-    new_words: Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)] = ()
+    phrase_list: _Lines = ()
+    phrases: _Lines = ()
+    grammar: str | _Lines = ""
+    new_words: _Lines = ()
+    words_like: _Lines = ()
     model: str | None = None
     token: str = ""
 
@@ -154,8 +158,13 @@ class _VoskConnection(Connection):
         return self._service.session_options(
             sample_rate=round(self._rate),
             max_alternatives=max(1, config.max_alternatives),
-            phrases=config.phrase_list or self._service.session.phrases,
+            phrase_list=config.phrase_list,
+            phrases=config.phrases or self._service.session.phrases,
+            grammar=config.grammar
+            if isinstance(config.grammar, str)
+            else json.dumps(config.grammar),
             new_words=config.new_words,
+            words_like=config.words_like,
         )
 
     async def _reply_to(self, message: bytes | str) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from latflow.decode.added_words import pronounced
-from latflow.decode.composed_graph import GraphParts
+from latflow.decode.composed_graph import GraphParts, SessionParts
 from latflow.decode.decoder import LatticeDecoder
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
@@ -97,20 +97,72 @@ def systems(request, tmp_path_factory):
         assert bool(found.back_off) == marked
         return found
 
-    reference = LatticeDecoder(parts(whole, list(NEW)), model.pdf, **NO_BEAM)
     decoder = LatticeDecoder(
         replace(parts(lang, []), model=model), model.pdf, **NO_BEAM
     )
     hmms = HmmCache(tree, model)
-    added = with_words(lang, decoder, hmms, NEW)
-    return (whole, reference), added, model.num_pdfs, (lang, decoder, hmms)
+
+    def compose(lang, grammar):
+        """Return the decoder of a grammar, composed by its definition."""
+        hcl = HclgComposer(lang, tree, model, ChainGraphOptions()).compose_lexicon()
+        found = GraphParts.of(hcl, grammar, None)
+        return LatticeDecoder(found, model.pdf, **NO_BEAM)
+
+    return (whole, compose), model.num_pdfs, (lang, decoder, hmms)
 
 
-def with_words(lang, decoder, hmms, words):
+def with_words(system, words, **own):
     """Return language and decoder with words."""
+    lang, decoder, hmms = system
     entries = [Pronunciation(w, tuple(phones.split())) for w, phones in words.items()]
     lang = lang.with_words(entries)
-    return lang, decoder.with_words(pronounced(lang, entries), hmms)
+    own = {key: value(lang) for key, value in own.items()}
+    parts = SessionParts(pronounced(lang, entries), **own)
+    return lang, decoder.with_parts(parts, hmms)
+
+
+def with_class(lang, known, new, members):
+    """G with the words of a class of members, worked out word by word."""
+    plain = grammar(lang, known)
+    listed = [{} for _ in range(plain.num_states)]
+    for source, arc in zip(plain.sources(), plain.arcs, strict=True):
+        listed[source][int(arc["olabel"])] = arc
+    ends = np.exp(-plain.final)
+
+    def probability(state, word):
+        if word in listed[state]:
+            return np.exp(-float(listed[state][word]["weight"]))
+        if 0 not in listed[state]:
+            return 0.0
+        back = listed[state][0]
+        return np.exp(-float(back["weight"])) * probability(back["next_state"], word)
+
+    ids = [lang.word_ids[word] for word in members]
+    behind = plain.num_states
+    arcs = [(s, tuple(a)) for s, a in zip(plain.sources(), plain.arcs, strict=True)]
+    for state, own in enumerate(listed):
+        if set(ids) & set(own):
+            cost = -np.log(np.mean([probability(state, word) for word in ids]))
+            for word in new:
+                number = lang.word_ids[word]
+                arcs.append((state, (number, number, cost, behind)))
+    histories = [int(listed[0][word]["next_state"]) for word in ids]
+    back = [np.exp(-float(listed[h][0]["weight"])) for h in histories]
+    for word in {word for h in histories for word in listed[h]} - {0}:
+        cost = -np.log(np.mean([probability(h, word) for h in histories]))
+        arcs.append((behind, (word, word, cost, listed[0][word]["next_state"])))
+    if any(set(ids) & set(listed[h]) for h in histories):
+        own = [np.mean([probability(h, word) for word in ids]) for h in histories]
+        for word in new:
+            number = lang.word_ids[word]
+            arcs.append((behind, (number, number, -np.log(np.mean(own)), behind)))
+    number = lang.word_ids["#0"]
+    arcs.append((behind, (number, 0, -np.log(np.mean(back)), 0)))
+    final = np.append(plain.final, -np.log(np.mean(ends[histories])))
+    source, rows = zip(*arcs, strict=True)
+    return Graph.from_arc_list(
+        0, np.array(source), np.array(list(rows), ARC), final.astype("f4")
+    )
 
 
 def best(system, scores):
@@ -122,23 +174,81 @@ def best(system, scores):
     return words, path.graph_cost + path.acoustic_cost
 
 
-def test_added_words_are_as_good_as_those_of_the_lexicon(systems):
-    reference, added, num_pdfs, _ = systems
+def compare(reference, own, num_pdfs):
+    """Compare two systems on random scores; return the words that were found."""
     found = set()
     for seed in range(60):
         rng = np.random.default_rng(seed)
         scores = rng.normal(scale=3.0, size=(14, num_pdfs)).astype(np.float32)
         words, cost = best(reference, scores)
-        own, own_cost = best(added, scores)
-        assert own == words
+        own_words, own_cost = best(own, scores)
+        assert own_words == words
         assert own_cost == pytest.approx(cost, abs=2e-3)
         found |= set(words)
-    assert set(NEW) <= found
+    return found
+
+
+def test_added_words_are_as_good_as_those_of_the_lexicon(systems):
+    (whole, compose), num_pdfs, system = systems
+    reference = whole, compose(whole, grammar(whole, list(KNOWN), list(NEW)))
+    added = with_words(
+        system, NEW, grammar=lambda lang: grammar(lang, list(KNOWN), list(NEW))
+    )
+    assert set(NEW) <= compare(reference, added, num_pdfs)
+
+
+def test_added_words_stand_where_words_like_them_do(systems):
+    (whole, compose), num_pdfs, system = systems
+    members = ["ab", "dc", "bad"]
+    reference = whole, compose(whole, with_class(whole, list(KNOWN), NEW, members))
+    added = with_words(
+        system, NEW, like=lambda lang: [lang.word_ids[word] for word in members]
+    )
+    assert set(NEW) <= compare(reference, added, num_pdfs)
+
+
+def test_another_grammar_is_as_if_it_had_been_there_before(systems):
+    (_, compose), num_pdfs, (lang, decoder, _) = systems
+    other = grammar(lang, ["d", "ba", "eb"])
+    own = lang, decoder.with_parts(SessionParts(grammar=other), None)
+    found = compare((lang, compose(lang, other)), own, num_pdfs)
+    assert found == {"d", "ba", "eb"}
+
+
+def test_phrases_are_worth_their_boost(systems):
+    _, num_pdfs, (lang, decoder, _) = systems
+    phrases = {("ab", "d"): 1.5, ("d", "d", "ba"): 0.5, ("d",): 0.25}
+    ids = {
+        tuple(lang.word_ids[word] for word in phrase): boost
+        for phrase, boost in phrases.items()
+    }
+    favoured = lang, decoder.with_parts(SessionParts(phrases=ids), None)
+    num_better = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(scale=2.0, size=(12, num_pdfs)).astype(np.float32)
+        plain_words, plain_cost = best((lang, decoder), scores)
+        words, cost = best(favoured, scores)
+        assert cost <= plain_cost - worth(plain_words, phrases) + 1e-3
+        assert cost >= plain_cost - worth(words, phrases) - 1e-3
+        num_better += worth(words, phrases) > worth(plain_words, phrases)
+    assert num_better
+
+
+def worth(words, phrases):
+    """Return what all occurrences of phrases are worth."""
+    return sum(
+        boost * len(phrase)
+        for phrase, boost in phrases.items()
+        for at in range(len(words))
+        if tuple(words[at : at + len(phrase)]) == phrase
+    )
 
 
 def test_a_word_may_end_with_a_phone_that_ends_no_other(systems):
-    *_, (lang, decoder, hmms) = systems
-    lang, decoder = with_words(lang, decoder, hmms, {"ce": "c e"})
+    *_, system = systems
+    hmms = system[2]
+    lang, decoder = with_words(system, {"ce": "c e"})
     most = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)

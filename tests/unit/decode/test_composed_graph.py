@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from latflow.decode.composed_graph import ComposedGraph, GraphParts, let_words_back_off
-from latflow.decode.composition import ARCS, BACK_OFF, NOTHING, PAIRS
+from latflow.decode.composition import ARCS, PAIRS
 from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.parts import BACK_OFF, NOTHING
 from latflow.decode.reachable import depth_first_words, next_labels
 from latflow.errors import UserError
 from latflow.fst.graph import Graph

@@ -10,7 +10,8 @@ import pytest
 from reference.openfst_files import WORDS, write_files
 
 from latflow.decode.composed_graph import ComposedGraph, GraphParts
-from latflow.decode.composition import ARCS, PAIRS, STATE_BITS, make_arcs
+from latflow.decode.composition import ARCS, PAIRS, make_arcs
+from latflow.decode.parts import STATE_BITS
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC, read_header, read_symbols

@@ -166,7 +166,7 @@ def test_settings_of_clients_are_theirs_alone(server):
         # At 16 kHz a chunk is half as long.
         assert answer(second, EOF)["result"][0]["end"] == 0.1
     with connect(server.url) as talk:
-        talk.send('{"config": {"sample_rate": 16000, "phrase_list": ["a b"]}}')
+        talk.send('{"config": {"sample_rate": 16000, "phrases": ["a b"]}}')
         answer(talk, chunks(1))
         options = server.service.model.sessions[-1].options
         assert (options.sample_rate, options.phrases) == (16000, ("a b",))

@@ -1,0 +1,209 @@
+"""Searches of sessions that bring words, phrases or a language model of their own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+from latflow.decode.added_words import pronounced
+from latflow.decode.composed_graph import GraphParts, SessionParts
+from latflow.decode.decoder import LatticeDecoder, load_graph
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.hmm.transducer import HmmCache
+from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
+from latflow.lang.directory import Lang
+from latflow.lang.grammar import read_arpa_grammar
+from latflow.lang.lexicon import read_entry
+from latflow.lang.session_grammar import GrammarWords, bigram_grammar, read_grammar
+from latflow.serving.options import LanguageOptions
+
+_MOST = 8  # searches with all that has been composed for them
+
+_Key = tuple[LanguageOptions, tuple[int, int] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class SessionSearch:
+    """What a session recognizes with.
+
+    Attributes:
+        lang: with the words that the session adds.
+        decoder: of them.
+        warnings: about words and phrases that are left out, a sentence each.
+    """
+
+    lang: Lang
+    decoder: LatticeDecoder
+    warnings: tuple[str, ...] = ()
+
+
+class SessionSearches:
+    """Makes the searches of sessions; for many threads.
+
+    The last few are kept: sessions that ask for the same share what they compose.
+
+    Args:
+        folder: the package.
+        lang: its language.
+        transitions: its transition model.
+        decoder: of sessions that bring nothing.
+        make: makes a decoder of a graph.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        lang: Lang,
+        transitions: TransitionModel,
+        decoder: LatticeDecoder,
+        make: Callable[[GraphParts], LatticeDecoder],
+    ) -> None:
+        self._folder, self._lang, self._decoder = folder, lang, decoder
+        self._transitions, self._make = transitions, make
+        self._known: OrderedDict[_Key, SessionSearch] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, options: LanguageOptions) -> SessionSearch:
+        """Return the search of a session that brings something.
+
+        Raises:
+            UserError: see `Model.for_session`.
+        """
+        key = options, _stamp(options.lm)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._search(options)
+            self._known.move_to_end(key)
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
+            return self._known[key]
+
+    def _search(self, options: LanguageOptions) -> SessionSearch:
+        """Make the search of a session."""
+        entries = [read_entry(line) for line in options.new_words]
+        lang = self._lang.with_words(entries) if entries else self._lang
+        warnings: list[str] = []
+        grammar = _grammar(options, lang, warnings)
+        phrases: dict[tuple[int, ...], float] = {}
+        if self._decoder.is_composing:
+            rare = self._decoder.rare_words() if options.prompt else ()
+            prompted = set(GrammarWords(lang).ids(options.prompt)).intersection(rare)
+            phrases = {(word,): options.prompt_boost for word in prompted}
+            phrases |= favoured(options, lang, warnings)
+        if not (entries or phrases or grammar):
+            return SessionSearch(lang, self._decoder, tuple(warnings))
+        decoder, hmms = self._decoder, None
+        if not decoder.is_composing:
+            raise self._refused(
+                "has a whole graph",
+                "set decode.composition: lookahead, and package the system again",
+            )
+        if entries:
+            decoder, hmms = self._extensible
+        like = [self._id_of(word) for word in options.words_like]
+        boost = options.word_boost if grammar is None else 0.0
+        words = pronounced(lang, entries, boost=boost)
+        own = SessionParts(words, like, grammar, phrases)
+        return SessionSearch(lang, decoder.with_parts(own, hmms), tuple(warnings))
+
+    def _id_of(self, word: str) -> int:
+        """Return the id of a word that new words are like."""
+        if not self._lang.is_known(word):
+            raise UserError(
+                f"the lexicon lacks the word {word}, which new words are like",
+                remedy="name a word of the package (words_like)",
+            )
+        return self._lang.word_ids[word]
+
+    @cached_property
+    def _extensible(self) -> tuple[LatticeDecoder, HmmCache]:
+        """A decoder that words can be added to, and the model's HMMs.
+
+        It is made for the first words: packages that get none don't need it.
+        """
+        tree = self._folder / "model/tree"
+        graph = load_graph(self._folder / "graph/HCLG.fst", self._lang)
+        if not tree.is_file():
+            raise self._refused("has no tree", "package a system that has one")
+        assert isinstance(graph, GraphParts)
+        hmms = HmmCache(ContextDependency.load(tree), self._transitions)
+        return self._make(replace(graph, model=self._transitions)), hmms
+
+    def _refused(self, fault: str, remedy: str) -> UserError:
+        return UserError(
+            f"words and grammars can't be added: the package {fault}",
+            file=self._folder,
+            remedy=remedy,
+        )
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Return size and time of change of a file; None where none is named."""
+    if not path:
+        return None
+    if not Path(path).is_file():
+        raise UserError("no such file", file=path, remedy="check the path")
+    found = Path(path).stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _grammar(options: LanguageOptions, lang: Lang, warnings: list[str]) -> Graph | None:
+    """Return the language model that a session brings, if it does."""
+    if options.grammar:
+        return read_grammar(options.grammar, lang)
+    if options.phrase_list:
+        words = GrammarWords(lang)
+        phrases = [words.ids(phrase) for phrase in options.phrase_list]
+        warnings += [
+            f"the list of phrases: no such word: {word}" for word in words.missing
+        ]
+        return bigram_grammar(phrases)
+    if options.lm:
+        return read_arpa_grammar(options.lm, lang.word_ids)
+    return None
+
+
+def favoured(
+    options: LanguageOptions, lang: Lang, warnings: list[str]
+) -> dict[tuple[int, ...], float]:
+    """Return the words of the phrases that a session favours -> their boost.
+
+    Args:
+        options: has the phrases.
+        lang: has the words.
+        warnings: gets a sentence for each phrase that is left out.
+    """
+    found: dict[tuple[int, ...], float] = {}
+    words = GrammarWords(lang)
+    for line in options.phrases:
+        phrase, boost = _boosted(line, options.phrase_boost)
+        ids, missing = words.find(phrase)
+        if missing:
+            names = ", ".join(missing)
+            warnings.append(f"phrase {phrase!r}: no such words: {names}")
+        elif ids:
+            found[tuple(ids)] = boost
+    return found
+
+
+def _boosted(line: str, usual: float) -> tuple[str, float]:
+    """Return a phrase, and the boost that it may end with."""
+    phrase, colon, text = line.rpartition(" :")
+    if not colon:
+        return line, usual
+    try:
+        boost = float(text)
+    except ValueError:
+        boost = -1.0
+    if not 0.0 <= boost < float("inf"):
+        raise UserError(
+            f"phrase {line!r}: {text!r} is no boost",
+            remedy="write e.g. `new york :4`",
+        )
+    return phrase, boost

@@ -1,0 +1,327 @@
+"""Words, phrases and grammars that sessions bring."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import httpx
+import numpy as np
+import pytest
+from reference.serving_package import LEXICON, words_of
+from reference.serving_process import pcm
+from reference.serving_server import running_server
+from websockets.sync.client import connect as connect_client
+
+from latflow.cli.main import main
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.fst.optimize import connect
+from latflow.graphs.hclg import make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.lang.directory import Lang
+from latflow.lang.lexicon import read_entry
+from latflow.serving.options import LanguageOptions, SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.results import Partial
+from latflow.serving.session import Session
+
+
+def without(graph, word):
+    """Return a graph without the arcs of a word."""
+    kept = graph.olabel != word
+    return connect(
+        Graph.from_arc_list(
+            graph.start, graph.sources()[kept], np.array(graph.arcs)[kept], graph.final
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def lacking(digits, tmp_path_factory):
+    """(a word; a package without it; one that has it)."""
+    folder = tmp_path_factory.mktemp("lacking")
+    counts = Counter(word for text in digits.texts.values() for word in text.split())
+    word = counts.most_common(1)[0][0]
+    shutil.copytree(digits.root / "lang", folder / "lang")
+    number = Lang.load(folder / "lang").word_ids[word]
+    lexicon = without(Graph.load(digits.root / "lang/L_disambig.fst"), number)
+    lexicon.to_fst().write(str(folder / "lang/L_disambig.fst"))
+    without(Graph.load(digits.root / "G.fst"), number).to_fst().write(
+        str(folder / "G.fst")
+    )
+    make_graph(
+        *(folder / "lang", folder / "G.fst", digits.root / "gmm/mono"),
+        folder / "HCLG.fst",
+        options=GraphOptions(),
+        composition="lookahead",
+    )
+    package = digits.package(folder / "package", files={"graph": folder / "HCLG.fst"})
+    return word, Model.load(package), Model.load(digits.package(folder / "whole"))
+
+
+def entry_of(word, name=None):
+    """Return the line of a word in the lexicon, with another spelling maybe."""
+    lines = [line.split() for line in LEXICON.splitlines()]
+    phones = next(line[1:] for line in lines if line and line[0] == word)
+    return " ".join([name or word, *phones])
+
+
+def with_words(model, *lines, **options):
+    """Return the model of a session with words."""
+    return model.for_session(LanguageOptions(new_words=lines, **options))[0]
+
+
+def test_an_added_word_is_recognized_as_one_of_the_lexicon(lacking, digits):
+    word, model, whole = lacking
+    added = with_words(model, entry_of(word, "NEW"))
+    num_new = 0
+    for utterance in digits.audio:
+        samples = digits.samples(utterance)
+        expected = words_of(whole, samples)
+        assert word not in words_of(model, samples)
+        found = words_of(added, samples)
+        assert found == ["NEW" if one == word else one for one in expected]
+        num_new += "NEW" in found
+    assert num_new
+    assert "NEW" not in model.lang.word_ids
+
+
+def test_partials_of_a_session_have_its_words_and_others_have_not(lacking, digits):
+    word, model, _ = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    samples = digits.samples(utterance)
+    texts = []
+    for words in ((entry_of(word, "NEW"),), ()):
+        with Session(model, SessionOptions(new_words=words)) as session:
+            events = session.accept(samples) + session.finish()
+        partials = [event.text for event in events if isinstance(event, Partial)]
+        texts.append((" ".join(partials), events[-1].segment.best.text))
+    (partial, final), (plain_partial, plain) = texts
+    assert "NEW" in partial
+    assert "NEW" in final
+    assert "NEW" not in plain_partial + plain
+
+
+def test_sessions_with_the_same_words_share_what_they_compose(lacking):
+    word, model, _ = lacking
+    line = entry_of(word, "NEW")
+    first, second = (with_words(model, line).decoder for _ in range(2))
+    assert first is second
+    assert with_words(model, line, word_boost=1.0).decoder is not first
+
+
+def test_a_client_brings_its_words_and_faulty_ones_are_told(lacking, digits):
+    word, model, _ = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    data = pcm(digits.samples(utterance)).tobytes()
+
+    def told(url, words):
+        with connect_client(url) as talk:
+            talk.send(json.dumps({"config": {"new_words": words}}))
+            talk.send(data)
+            replies = [json.loads(talk.recv())]
+            if "error" not in replies[0]:
+                talk.send('{"eof" : 1}')
+                replies.append(json.loads(talk.recv()))
+        return replies[-1]
+
+    with running_server(model) as server:
+        assert "NEW" in told(server.url, [entry_of(word, "NEW")])["text"]
+        assert "NEW" not in told(server.url, [])["text"]
+        assert "phone X is not among" in told(server.url, ["NEW N X"])["error"]
+
+
+def test_transcribe_takes_a_lexicon_of_words(lacking, digits, tmp_path, capsys):
+    word, model, _ = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text(entry_of(word, "NEW") + "\n")
+    command = ["transcribe", str(model.folder), str(digits.audio[utterance])]
+    assert main([*command, "--words", str(lexicon), "--segmentation", "none"]) == 0
+    assert "NEW" in capsys.readouterr().out.split()
+
+
+def best_words(model, samples, **options):
+    """Return the words of a session, and its partial results."""
+    options = {"endpoint": "off", "lattices": True, **options}
+    with Session(model, SessionOptions(**options)) as session:
+        events = session.accept(samples) + session.finish()
+    partials = [event.text for event in events if isinstance(event, Partial)]
+    segment = events[-1].segment
+    assert all(0.0 < word.confidence <= 1.0 for word in segment.best.words)
+    in_lattice = {session._model.lang.words[w] for w in segment.lattice.word if w}
+    assert {word.word for word in segment.best.words} <= in_lattice
+    return segment.best.text.split(), partials, in_lattice
+
+
+def test_a_session_says_what_its_grammar_allows(lacking, digits):
+    word, model, _ = lacking
+    known = [one for one in digits_of(digits) if one != word]
+    pairs = [f"{one} {two}" for one, two in product(known[:3], known[3:6])]
+    said = 0
+    for utterance in digits.audio:
+        words, partials, in_lattice = best_words(
+            model, digits.samples(utterance), grammar=json.dumps(pairs)
+        )
+        assert len(words) % 2 == 0
+        assert {" ".join(words[n : n + 2]) for n in range(0, len(words), 2)} <= {*pairs}
+        assert in_lattice <= {*known[:6]}
+        assert {one for text in partials for one in text.split()} <= {*known[:6]}
+        said += len(words)
+    assert said
+
+
+def digits_of(digits):
+    """Return the words of the texts."""
+    return sorted({word for text in digits.texts.values() for word in text.split()})
+
+
+def test_a_grammar_of_all_that_is_said_finds_it(lacking, digits):
+    word, model, _ = lacking
+    rules = f"#JSGF V1.0; public <said> = ({' | '.join(digits_of(digits))})+;"
+    right = 0
+    for utterance, text in digits.texts.items():
+        options = {"grammar": rules, "new_words": (entry_of(word),)}
+        words, _, _ = best_words(model, digits.samples(utterance), **options)
+        right += words == text.split()
+    assert right > 0.7 * len(digits.texts)
+    with pytest.raises(UserError, match=f"words that the lexicon lacks: {word}"):
+        Session(missing(model, word), SessionOptions(grammar=f'["{word}"]'))
+
+
+def missing(model, word):
+    """Return a model whose words.txt lacks a word, too."""
+    words = {one: n for one, n in model.lang.word_ids.items() if one != word}
+    lexicon = {one: found for one, found in model.lang.lexicon.items() if one != word}
+    lang = replace(model.lang, word_ids=words)
+    lang.__dict__["lexicon"] = lexicon
+    return replace(model, lang=lang)
+
+
+def test_another_language_model_is_as_if_it_were_the_packages(
+    lacking, digits, tmp_path, capsys
+):
+    _, model, _ = lacking
+    one, *_ = digits_of(digits)
+    arpa = tmp_path / "one.arpa"
+    unigrams = f"-99 <s>\n-0.3 </s>\n-0.3 {one}\n"
+    arpa.write_text(f"\\data\\\nngram 1=3\n\n\\1-grams:\n{unigrams}\n\\end\\\n")
+    utterance = next(iter(digits.audio))
+    words, _, _ = best_words(model, digits.samples(utterance), lm=str(arpa))
+    assert {*words} <= {one}
+    command = ["transcribe", str(model.folder), str(digits.audio[utterance])]
+    assert main([*command, "--lm", str(arpa), "--segmentation", "none"]) == 0
+    assert {*capsys.readouterr().out.split()} <= {one}
+    (tmp_path / "two.arpa").write_text(arpa.read_text().replace(one, "NOWHERE"))
+    command += ["--lm", str(tmp_path / "two.arpa")]
+    assert main(command) == 1
+    assert "no word of the language model is in the lexicon" in capsys.readouterr().err
+
+
+def test_phrases_act_in_the_search(lacking, digits):
+    _, model, _ = lacking
+    changed = 0
+    for utterance in digits.audio:
+        samples = digits.samples(utterance)
+        plain, _, _ = best_words(model, samples)
+        other = next(one for one in digits_of(digits) if one not in plain)
+        words, partials, _ = best_words(model, samples, phrases=(f"{other} :300",))
+        changed += other in words and other in " ".join(partials).split()
+        again, _, _ = best_words(model, samples, phrases=(f"{other} :0",))
+        assert again == plain
+    assert changed
+    with pytest.raises(UserError, match="is no boost"):
+        best_words(model, samples, phrases=("ONE :much",))
+
+
+def test_clients_bring_grammars_and_phrases(lacking, digits, tmp_path, capsys):
+    word, model, whole = lacking
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    data = pcm(digits.samples(utterance)).tobytes()
+    known = [one for one in digits_of(digits) if one != word][:3]
+
+    def told(url, **config):
+        with connect_client(url) as talk:
+            talk.send(json.dumps({"config": config}))
+            talk.send(data)
+            replies = [json.loads(talk.recv())]
+            if "error" not in replies[0]:
+                talk.send('{"eof" : 1}')
+                replies.append(json.loads(talk.recv()))
+        return replies[-1]
+
+    def post(url, **fields):
+        audio = digits.audio[utterance]
+        reply = httpx.post(
+            f"{url}/v1/audio/transcriptions",
+            files={"file": (audio.name, audio.read_bytes())},
+            data=fields,
+            timeout=60,
+        )
+        return reply.json()
+
+    with running_server(model) as server:
+        listed = [*(one.lower() for one in known), "[unk]", "", known[0], "nowhere 7!"]
+        allowed = {*known, model.lang.oov_word}
+        for config in (
+            {"phrase_list": listed},
+            {"grammar": listed[:-1]},
+            {"grammar": json.dumps(listed[:-1])},
+        ):
+            assert {*told(server.url, **config)["text"].split()} <= allowed
+        assert "lacks: nowhere" in told(server.url, grammar=listed)["error"].lower()
+        assert "no such" not in told(server.url, phrases=["nowhere"])["text"]
+        found = post(server.http, new_words=entry_of(word, "NEW"))["text"]
+        assert "NEW" in found.split()
+        rules = f"#JSGF V1.0; public <x> = {known[0]}+;"
+        assert {*post(server.http, grammar=rules)["text"].split()} <= {known[0]}
+        assert (
+            "is public" in post(server.http, grammar="#JSGF V1.0;")["error"]["message"]
+        )
+        hot = post(server.http, hotwords=f"{known[0]} :300,{known[1]} :0")["text"]
+        assert known[0] in hot.split()
+        plain = post(server.http)["text"]
+        assert post(server.http, prompt="nowhere to go")["text"] == plain
+    with running_server(whole) as server:
+        assert "has a whole graph" in told(server.url, phrase_list=["ONE"])["error"]
+        assert "text" in told(server.url, phrases=["ONE"])
+
+
+def test_transcribe_takes_phrases_and_a_grammar(lacking, digits, tmp_path, capsys):
+    _, model, _ = lacking
+    utterance, text = next(iter(digits.texts.items()))
+    first = text.split()[0]
+    command = ["transcribe", str(model.folder), str(digits.audio[utterance])]
+    command += ["--segmentation", "none"]
+    grammar = tmp_path / "grammar.txt"
+    grammar.write_text(f'["{first.lower()}"]\n')
+    assert main([*command, "--grammar", str(grammar)]) == 0
+    assert {*capsys.readouterr().out.split()} == {first}
+    phrases = tmp_path / "phrases.txt"
+    other = next(one for one in digits_of(digits) if one not in text.split())
+    phrases.write_text(f"{other} :300\n\nnowhere to go\n")
+    assert main([*command, "--phrases", str(phrases)]) == 0
+    output = capsys.readouterr()
+    assert other in output.out.split()
+    assert "no such words: NOWHERE" in output.err
+    assert main([*command, "--grammar", str(grammar), "--lm", "x.arpa"]) == 1
+    assert "give one language model only" in capsys.readouterr().err
+
+
+def test_what_cannot_be_added_is_refused_in_a_line(lacking):
+    _, model, whole = lacking
+    assert with_words(model) is model
+    with pytest.raises(UserError, match="has a whole graph"):
+        with_words(whole, "new N UW")
+    with pytest.raises(UserError, match="word new: phone X is not among"):
+        with_words(model, "new N X")
+    with pytest.raises(UserError, match="the word <s> is reserved"):
+        with_words(model, "<s> N UW")
+    with pytest.raises(UserError, match="lacks the word NOWHERE"):
+        with_words(model, "new N UW", words_like=("NOWHERE",))
+    with pytest.raises(UserError, match="'new' is not a word and its phones"):
+        read_entry("new")
