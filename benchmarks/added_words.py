@@ -29,6 +29,7 @@ from typing import Any
 import kaldialign
 import numpy as np
 from lhotse import CutSet
+from timing import Stopwatch
 
 from latflow.decode.composed_graph import GraphParts
 from latflow.decode.decoder import LatticeDecoder
@@ -188,11 +189,11 @@ def _decode(
         utterances[0].scores, acoustic_scale=model.acoustic_scale
     )  # compiled
     for utterance in utterances:
-        began = time.process_time()
-        decoded = model.decoder.decode(
-            utterance.scores, acoustic_scale=model.acoustic_scale
-        )
-        seconds += time.process_time() - began
+        with Stopwatch() as spent:
+            decoded = model.decoder.decode(
+                utterance.scores, acoustic_scale=model.acoustic_scale
+            )
+        seconds += spent.processor
         costs = np.float32(model.lattice_scale) * decoded.lattice.acoustic_cost
         lattice = replace(decoded.lattice, acoustic_cost=costs)
         path = best_paths(lattice, [scales])[0]

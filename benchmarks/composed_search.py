@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from large_graph import in_process, peak_gb, prepare
+from timing import Stopwatch
 
 from latflow.decode.decoder import load_graph
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
@@ -49,18 +50,23 @@ class Folders:
 
 def _make(folders: Folders, graph: Path, how: Composition, answers: Any) -> None:
     """Make a graph and tell its cost."""
-    began = time.process_time()
-    make_graph(
-        folders.lang,
-        folders.grammar,
-        folders.model,
-        graph,
-        options=GraphOptions(),
-        composition=how,
-    )
-    seconds = round(time.process_time() - began, 2)
+    with Stopwatch() as spent:
+        make_graph(
+            folders.lang,
+            folders.grammar,
+            folders.model,
+            graph,
+            options=GraphOptions(),
+            composition=how,
+        )
     megabytes = round(graph.stat().st_size / 1e6, 1)
-    answers.put({"seconds": seconds, "peak_gb": peak_gb(), "file_mb": megabytes})
+    answers.put(
+        {
+            "seconds": round(spent.processor, 2),
+            "peak_gb": peak_gb(),
+            "file_mb": megabytes,
+        }
+    )
 
 
 def _search(folders: Folders, graph: Path, number: int, answers: Any) -> None:

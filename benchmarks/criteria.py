@@ -17,17 +17,15 @@ Prints JSON: nanoseconds an arc, ratios, arcs a frame, expansion of phone-level 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import math
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from lattice_forward_backward import GOLDEN, kaldi_accuracy, kaldi_recursion
+from lattice_forward_backward import kaldi_accuracy, kaldi_recursion
+from timing import GOLDEN, least_seconds
 
 from latflow.criteria.criterion import Evaluation, Utterance
 from latflow.criteria.options import (
@@ -138,29 +136,14 @@ def contenders(
     }
 
 
-def time_alternately(
-    works: Mapping[str, Callable[[Item], Any]], items: list[Item], repeats: int
-) -> dict[str, float]:
-    """Nanoseconds an arc."""
-    least = dict.fromkeys(works, math.inf)
-    for work in works.values():
-        work(items[0])  # compile
-    for _, (name, work) in itertools.product(range(repeats), works.items()):
-        begun = time.thread_time()
-        for item in items:
-            work(item)
-        least[name] = min(least[name], time.thread_time() - begun)
-    arcs = sum(item.lattice.num_arcs for item in items)
-    return {name: round(spent / arcs * 1e9, 1) for name, spent in least.items()}
-
-
 def main() -> None:
     arguments = parse_arguments()
     model = AcousticModel.load(arguments.model).transitions
     items = prepare(arguments, model)
     works = contenders(arguments, model)
-    times = time_alternately(works, items, arguments.repeats)
     arcs = sum(item.lattice.num_arcs for item in items)
+    least = least_seconds(works, items, arguments.repeats)
+    times = {name: round(spent / arcs * 1e9, 1) for name, spent in least.items()}
     frames = sum(item.lattice.num_frames for item in items)
     expanded = sum(
         works["phone_mpe"](item).statistics["expanded_arcs"] for item in items

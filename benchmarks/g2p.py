@@ -24,11 +24,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from timing import Stopwatch
 
 from latflow.lang.g2p import G2p, spoken_entries, train_g2p
 from latflow.lang.lexicon import Lexicon, Pronunciation, base_phone
@@ -59,15 +60,14 @@ def ours(train: Entries, words: Sequence[str]) -> tuple[dict[str, str], dict[str
     train_g2p(train[:200], order=3).pronounce(train[0][0], 1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
-        start = time.process_time()
-        train_g2p(train).trie.save(path)
-        trained = time.process_time()
-        model = G2p.load(path)
-        found = {word: model.pronounce(word, 1) for word in words}
-        applied = time.process_time()
+        with Stopwatch() as training:
+            train_g2p(train).trie.save(path)
+        with Stopwatch() as applying:
+            model = G2p.load(path)
+            found = {word: model.pronounce(word, 1) for word in words}
         size = path.stat().st_size
     best = {word: " ".join(g[0].phones) if g else "" for word, g in found.items()}
-    return best, _times(trained - start, applied - trained, len(words), size)
+    return best, _times(training.processor, applying.processor, len(words), size)
 
 
 def peer(

@@ -21,8 +21,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from timing import Stopwatch
 
 KALDI_SECONDS = {
     "mono": 35.0,
@@ -139,9 +140,9 @@ def time_ours(work):
     seconds = []
     with worker_pool(1) as pool:
         for _ in range(5):
-            began = time.perf_counter()
-            found = accumulate_frames(model, data["x"], data["ids"], pool)
-            seconds.append(time.perf_counter() - began)
+            with Stopwatch() as spent:
+                found = accumulate_frames(model, data["x"], data["ids"], pool)
+            seconds.append(spent.wall)
     return {"seconds": min(seconds), "log_like": found.log_like}
 
 
@@ -167,24 +168,23 @@ def time_peer(work):
         accumulator.init(am, flags)
         rows = list(data["x"])
         pdfs = data["pdfs"].tolist()
-        began = time.perf_counter()
-        for row, pdf in zip(rows, pdfs, strict=True):
-            accumulator.accumulate_for_gmm(am, row, pdf, 1.0)
-        seconds.append(time.perf_counter() - began)
+        with Stopwatch() as spent:
+            for row, pdf in zip(rows, pdfs, strict=True):
+                accumulator.accumulate_for_gmm(am, row, pdf, 1.0)
+        seconds.append(spent.wall)
     return {"seconds": min(seconds), "log_like": accumulator.tot_log_like}
 
 
 def spawn(arguments, step):
     """Run a step of this script in a process of its own; (wall seconds, its JSON)."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments, "--step", step],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    seconds = time.perf_counter() - began
-    return seconds, json.loads(done.stdout or "null")
+    with Stopwatch() as spent:
+        done = subprocess.run(
+            [sys.executable, __file__, *arguments, "--step", step],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    return spent.wall, json.loads(done.stdout or "null")
 
 
 def summarize(arguments, work, threads):

@@ -12,8 +12,9 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from timing import Stopwatch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -40,9 +41,9 @@ def systems(lang):
 
 
 def seconds_of(action):
-    began = time.perf_counter()
-    result = action()
-    return round(time.perf_counter() - began, 3), result
+    with Stopwatch() as spent:
+        result = action()
+    return round(spent.wall, 3), result
 
 
 def measure(lang, grammar, name, tree, utterances, num_peer):

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import kaldifst
 import numpy as np
 from numba import njit
+from timing import GOLDEN, least_seconds
 
 from latflow.fst.graph import Graph
 from latflow.gmm.model import AcousticModel
@@ -51,10 +52,6 @@ from latflow.lattice.path_sums import (
 )
 from latflow.lattice.posteriors import posteriors
 from latflow.parallel import in_order, worker_pool
-
-GOLDEN = Path(
-    os.environ.get("LATFLOW_SHARED", Path(__file__).parents[2] / "shared"), "golden"
-)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -235,20 +232,10 @@ def contenders(
     }
 
 
-def time_alternately(
-    works: dict[str, Callable[[Item], object]], items: list[Item], repeats: int
-) -> dict[str, float]:
-    """Nanoseconds an arc of each, the least of several passes taken in turn."""
+def per_arc(seconds: dict[str, float], items: list[Item]) -> dict[str, float]:
+    """Nanoseconds an arc of what was timed over items."""
     arcs = sum(item.lattice.num_arcs for item in items)
-    least = dict.fromkeys(works, math.inf)
-    for work in works.values():
-        work(items[0])  # compile
-    for _, (name, work) in itertools.product(range(repeats), works.items()):
-        begun = time.thread_time()
-        for item in items:
-            work(item)
-        least[name] = min(least[name], time.thread_time() - begun)
-    return {name: seconds / arcs * 1e9 for name, seconds in least.items()}
+    return {name: spent / arcs * 1e9 for name, spent in seconds.items()}
 
 
 def agreement(
@@ -300,10 +287,10 @@ def main() -> None:
     pairs = itertools.islice(read_lattices(arguments.lattices), arguments.count)
     items = [prepare(lattice, arguments, model) for _, lattice in pairs]
     works = contenders(arguments, model)
-    times = time_alternately(works, items, arguments.repeats)
+    times = per_arc(least_seconds(works, items, arguments.repeats), items)
     few = items[: arguments.python_lattices]
     slow = {"python": lambda item: python_recursion(*item.arrays)}
-    times |= time_alternately(slow, few, 1)
+    times |= per_arc(least_seconds(slow, few, 1), few)
     ours = times["forward_backward"]
     frames = sum(item.lattice.num_frames for item in items)
     arcs = sum(item.lattice.num_arcs for item in items)

@@ -22,17 +22,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from timing import GOLDEN, HERE, Stopwatch
 
 FRAMES_PER_SECOND = 100.0
-HERE = Path(__file__).parent
-GOLDEN = Path(os.environ.get("LATFLOW_SHARED", HERE.parents[1] / "shared"), "golden")
 SPEECHOCEAN = HERE.parent / "results" / "speechocean"
 NUM_UTTERANCES = 40  # of speechocean, evenly over the set
 
@@ -117,10 +115,9 @@ def time_ours(
     found, seconds = {}, dict.fromkeys(log_likes, np.inf)
     for _ in range(repeats + 1):  # the first compiles
         for utterance, matrix in log_likes.items():
-            begun = time.thread_time()
-            found[utterance] = decoder.decode(matrix, acoustic_scale=scale)
-            spent = time.thread_time() - begun
-            seconds[utterance] = min(seconds[utterance], spent)
+            with Stopwatch() as spent:
+                found[utterance] = decoder.decode(matrix, acoustic_scale=scale)
+            seconds[utterance] = min(seconds[utterance], spent.thread)
     return found, seconds
 
 
@@ -197,10 +194,9 @@ def scaling(decoder: Any, log_likes: dict[str, np.ndarray], scale: float) -> flo
     batch = list(log_likes.values()) * max(1, 40 // len(log_likes))
     for _ in range(3):
         for threads in (1, 2):
-            begun = time.perf_counter()
-            decode_batch(decoder, batch, acoustic_scale=scale, threads=threads)
-            spent = time.perf_counter() - begun
-            least[threads - 1] = min(least[threads - 1], spent)
+            with Stopwatch() as spent:
+                decode_batch(decoder, batch, acoustic_scale=scale, threads=threads)
+            least[threads - 1] = min(least[threads - 1], spent.wall)
     return float(least[0] / least[1])
 
 
@@ -243,14 +239,12 @@ def first_call(arguments: argparse.Namespace) -> None:
     """Print how long a first utterance takes beyond a second one, in seconds."""
     task = TASKS["digits"]
     _, matrix = next(iter(task.log_likes().items()))
-    times = []
-    begun = time.perf_counter()
-    decoder = make_decoder(task, arguments)
-    for _ in range(2):
+    with Stopwatch() as first:
+        decoder = make_decoder(task, arguments)
         decoder.decode(matrix, acoustic_scale=task.acoustic_scale)
-        times.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-    print(times[0] - times[1])
+    with Stopwatch() as second:
+        decoder.decode(matrix, acoustic_scale=task.acoustic_scale)
+    print(first.wall - second.wall)
 
 
 def load_times() -> dict[str, float]:

@@ -28,12 +28,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 import numpy as np
 import torch
+from timing import Stopwatch
 
 from latflow.criteria.denominator import Denominator, DenominatorSums
 from latflow.fst.graph import Graph
@@ -84,10 +84,10 @@ def seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:
     work()  # compile, touch the memory
     wall, processor = [], []
     for _ in range(repeats):
-        begun = time.perf_counter(), time.process_time()
-        work()
-        wall.append(time.perf_counter() - begun[0])
-        processor.append(time.process_time() - begun[1])
+        with Stopwatch() as spent:
+            work()
+        wall.append(spent.wall)
+        processor.append(spent.processor)
     return min(wall), min(processor)
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from timing import Stopwatch
 from torch import Tensor
 
 from latflow.nnet.layer import Padded, Shape
@@ -59,11 +59,11 @@ def seconds(run: Callable[[], Tensor], repeats: int, device: torch.device) -> fl
     """Time forward and backward passes, the fastest of some."""
     found = []
     for _ in range(repeats):
-        start = time.perf_counter()
-        run().square().sum().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.perf_counter() - start)
+        with Stopwatch() as spent:
+            run().square().sum().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+        found.append(spent.wall)
     return min(found)
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from timing import Stopwatch
 
 from latflow.decode.network_scorer import score_frames
 from latflow.features.frames import FrameStore, FrameWriter
@@ -104,10 +104,10 @@ def ways(
 
 def seconds_of(scores: Scores) -> float:
     """Time a pass over the store."""
-    begun = time.perf_counter()
-    for _ in scores():
-        pass
-    return time.perf_counter() - begun
+    with Stopwatch() as spent:
+        for _ in scores():
+            pass
+    return spent.wall
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
