@@ -19,6 +19,7 @@ from latflow.cli import (
     align,
     cache,
     completion,
+    data,
     experiment,
     g2p,
     kaldi,
@@ -129,8 +130,8 @@ def _parser() -> argparse.ArgumentParser:
         required=True, metavar="<command>", parser_class=CommandParser
     )
     groups = (
-        *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
-        language_models.COMMANDS,
+        *(experiment.COMMANDS, data.COMMANDS, models.COMMANDS, data.HDF5),
+        *(lattice.COMMANDS, language_models.COMMANDS),
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
         *(align.ALIGN, g2p.G2P, cache.CACHE, returnn.COMMANDS, completion.COMMANDS),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference.small_model import small_model
 
-from latflow.cli.models import HDF5
+from latflow.cli.data import HDF5
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.model import AcousticModel, DiagGmms
