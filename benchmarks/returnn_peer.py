@@ -54,12 +54,8 @@ from latflow.graphs.hclg import load_model
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.options import read_options
-from latflow.training.batches import (
-    Batch,
-    BatchSource,
-    Targets,
-    open_batches,
-)
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.hdf5 import export_hdf

@@ -69,7 +69,8 @@ from latflow.sequence.options import (
     LatticeSearchOptions,
     SequenceOptions,
 )
-from latflow.training.batches import Batch, BatchSource, Targets, open_batches
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.criterion import Criterion
 from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend

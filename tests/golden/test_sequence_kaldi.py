@@ -26,7 +26,7 @@ from latflow.options import read_options
 from latflow.sequence.criterion import SequenceCriterion
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceOptions
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 
 SCALE = 0.1
 

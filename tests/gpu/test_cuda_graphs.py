@@ -12,7 +12,7 @@ from latflow.nnet.layer import Shape
 from latflow.nnet.layers.simple import Linear
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.cuda_graphs import GraphedNetwork, is_capturable
 from latflow.training.optimizers import FlatGradient
 

@@ -23,7 +23,8 @@ from reference.training_data_naive import chunks, data_of, normalize, targets
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import KINDS, Normalizer
-from latflow.training.batches import Batch, BatchSource, Targets
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource, Targets
 from latflow.training.chunks import Chunker
 from latflow.training.data_options import DataOptions, SamplingOptions
 from latflow.training.labels import LabelStore, LabelWriter

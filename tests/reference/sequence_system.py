@@ -31,7 +31,7 @@ from latflow.options import read_options
 from latflow.sequence.criterion import SequenceCriterion
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceOptions
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 
 LEXICON = "A AA B\nB K AA\nC B K\n<UNK> SPN\n"
 SCALE = 0.2

@@ -44,7 +44,7 @@ from latflow.sequence.generation import Generator
 from latflow.sequence.journal import STATISTICS, Journal, UtteranceResult
 from latflow.sequence.options import SequenceOptions
 from latflow.sequence.policy import BeamPolicy, FailureBound
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.criterion import Criterion, Loss, Pending
 
 _NOT_COUNTED = -1

@@ -31,7 +31,7 @@ from latflow.scoring.transcripts import names_of
 from latflow.scoring.tune import read_scales
 from latflow.sequence.generation import LatticeMaker
 from latflow.sequence.options import DevSearchOptions
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.criterion import Criterion, Loss, Pending
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.network import Output
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.criterion import Criterion, Loss, Pending
 
 #: Losses of outputs that give posteriors of frames.

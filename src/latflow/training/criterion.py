@@ -23,7 +23,7 @@ from torch import Tensor
 
 from latflow.device_copies import HostCopy
 from latflow.nnet.network import Output
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.layer import Layer
 from latflow.nnet.network import Network, Output
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.optimizers import FlatGradient
 
 log = logging.getLogger(__name__)

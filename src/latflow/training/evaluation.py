@@ -18,7 +18,8 @@ import torch
 from latflow.errors import UserError
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batches import Batch, BatchSource
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import FRAMES, Means, means
 from latflow.training.criterion import Criterion
 from latflow.training.cuda_graphs import GraphedNetwork

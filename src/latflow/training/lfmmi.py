@@ -35,7 +35,7 @@ from latflow.nnet.described import OutputLoss
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network, Output
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.criterion import GraphCriterion, Loss, Pending
 from latflow.training.distributed import Backend
 from latflow.training.job import Job, digest_of_file

@@ -19,7 +19,7 @@ from latflow.fst.graph import Graph
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.layers.decoder import END, padded
 from latflow.nnet.network import Network, Output
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.criterion import Criterion, GraphCriterion, Loss, Pending
 
 NOT_COUNTED = -1

@@ -27,7 +27,7 @@ from latflow.errors import UserError
 from latflow.logs import note_progress
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.checkpoint import FRAMES
 from latflow.training.consistency import with_second_view
 from latflow.training.criterion import Criterion, Loss, Pending

@@ -33,7 +33,8 @@ from latflow.align.supervision_store import NORMALIZATION, Supervisions
 from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
-from latflow.training.batches import Batch, BatchSource, Targets, part_of
+from latflow.training.batch import Batch, part_of
+from latflow.training.batches import BatchSource, Targets
 from latflow.training.chunks import Cause, Chunks, Labelled, none_usable
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.labels import LabelStore

@@ -26,7 +26,8 @@ from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
 from latflow.nnet.precision import dtype_of
 from latflow.nnet.pretraining import Pretraining
-from latflow.training.batches import Batch, BatchSource
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import (
     FRAMES,
     CheckpointStore,

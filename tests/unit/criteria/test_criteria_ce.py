@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
-from latflow.training.batches import Batch
+from latflow.training.batch import Batch
 from latflow.training.losses import CrossEntropy
 
 

@@ -17,7 +17,8 @@ from latflow.features.live import LiveFrames, _Wanted, prepare_live_features
 from latflow.features.normalization import compute_cmvn
 from latflow.features.options import StreamOptions
 from latflow.options import read_options
-from latflow.training.batches import Batch, Targets, open_batches
+from latflow.training.batch import Batch
+from latflow.training.batches import Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.readers import estimate_normalizer
 

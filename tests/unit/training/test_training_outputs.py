@@ -14,7 +14,8 @@ from latflow.ledger import Ledger
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import Batch, BatchSource, Targets
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource, Targets
 from latflow.training.data_options import (
     ChunkOptions,
     ContextOptions,

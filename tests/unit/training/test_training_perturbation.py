@@ -18,7 +18,8 @@ from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, PerturbationDraws, StreamOptions
 from latflow.features.perturb import Perturbation
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import Batch, BatchSource, Targets, open_batches
+from latflow.training.batch import Batch
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader
