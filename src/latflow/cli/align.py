@@ -434,7 +434,9 @@ def _learn_boundaries(arguments: Arguments) -> None:
     "compare-alignments",
     option("first", "CTM file, TextGrid, or folder of TextGrids"),
     option("second", "likewise, of the same recordings"),
-    option("--tier", "what is compared", "phones", choices=("phones", "words")),
+    option(
+        "--tier", "name of the tiers compared, or what their names end in", "phones"
+    ),
     option("--json", "file for all figures"),
     example="compare-alignments by_hand/ aligned/textgrid",
 )
