@@ -20,8 +20,8 @@ are released, aligners begin them with the silence before. The figures by phone 
 Prints JSON: error of boundaries, refined and those of frames (median, mean, share
 within 10, 20 and 50 ms; bias), speed of the last alignment and of the refinement in
 times real time, processor time of the whole training, TextGrids a minute of the export
-on made-up alignments. Peers' figures are not measured here: no other aligner can be had
-as a wheel.
+on made-up alignments. With `--viter` (the program of the wheel of that name, in an
+environment of its own) it trains on the same corpus, and is measured alike.
 """
 
 from __future__ import annotations
@@ -305,6 +305,30 @@ def boundaries_of_frames(
     return compare_labels(truth, found).values()["boundaries"]
 
 
+def run_viter(top: Path, program: Path, truth: Labels, tier: str) -> dict[str, Any]:
+    """Train viter on the corpus; return errors, times, recordings without alignment."""
+    out = top / "viter"
+    command = [program, "train", top / "corpus", "--dict", top / "lexicon.txt"]
+    command += ["--out", top / "model.viter", "--out-textgrids", out, "--cpu"]
+    before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+    after, wall = (
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+        time.perf_counter() - wall,
+    )
+    values = compare_labels(truth, read_labels(out, tier)).values()
+    return {
+        "boundaries": values["boundaries"],
+        "matched_labels": values["matched"] / values["labels"][0],
+        "not_aligned": values["only_in_one"],
+        "processor_seconds": sum(
+            getattr(after, name) - getattr(before, name)
+            for name in ("ru_utime", "ru_stime")
+        ),
+        "wall_seconds": wall,
+    }
+
+
 def seconds_of(results: Path, rule: str) -> float:
     """Processor seconds of the jobs of a rule, of their records."""
     records = (results / "provenance" / rule).glob("*.json")
@@ -325,6 +349,7 @@ def main() -> None:
     parser.add_argument("--words", type=Path, help="lexicon of what is said")
     parser.add_argument("--model", type=Path, help="package that aligns")
     parser.add_argument("--adapt", action="store_true", help="adapt it before")
+    parser.add_argument("--viter", type=Path, help="program to be compared with")
     parser.add_argument("--folder", type=Path, help="kept, and gone on with")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -339,7 +364,9 @@ def main() -> None:
         if arguments.model is not None:
             command += ["--model", arguments.model]
             command += ["--adapt"] if arguments.adapt else []
+        wall = time.perf_counter()
         subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+        wall = time.perf_counter() - wall
         results = top / "out/results/align"
         made_by = Aligned.of(results, arguments.model)
         tier = "phones" if arguments.words is None else "words"
@@ -366,8 +393,16 @@ def main() -> None:
             "training_and_alignment_processor_seconds": sum(
                 seconds_of(results, rule) for rule in rules
             ),
+            "processor_seconds": sum(
+                json.loads(path.read_text())["cpu_seconds"]
+                for path in (results / "provenance").rglob("*.json")
+            ),
+            "wall_seconds": wall,
+            "not_aligned": sorted(truth.keys() - found.keys()),
             "export": export_speed(top, results, made_by, arguments.copies),
         }
+        if arguments.viter is not None:
+            figures["viter"] = run_viter(top, arguments.viter, truth, tier)
     json.dump(figures, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

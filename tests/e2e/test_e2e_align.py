@@ -1,5 +1,6 @@
 """`latflow align`: a folder of audio and texts to TextGrids; once is enough."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 from latflow.cli.main import main
 from latflow.corpus.espeak import Utterance, speak_job
 from latflow.corpus.grammar import lexicon_lines
-from latflow.corpus.textgrid import read_tiers
+from latflow.corpus.textgrid import Interval, read_tiers, textgrid
+from latflow.scoring.boundaries import compare_labels, read_labels, summary
 
 pytestmark = pytest.mark.slow
 TEXTS = (
@@ -65,6 +67,40 @@ def test_folder_is_aligned_once(corpus):
         assert len(phones.intervals) > len(words.intervals)
     assert second.returncode == 0
     assert "Train" not in second.stdout
+    check_learning(corpus)
+
+
+def check_learning(corpus):
+    """Someone sets all boundaries 20 ms later: so does what learns from it."""
+    by_hand = corpus / "by_hand"
+    for path in (corpus / "out/textgrid").rglob("*.TextGrid"):
+        tiers = {
+            tier.name: [Interval(a + 0.02, b + 0.02, t) for a, b, t in tier.intervals]
+            for tier in read_tiers(path)
+        }
+        made = by_hand / path.relative_to(corpus / "out/textgrid")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(textgrid(tiers, 60.0))
+    better, again = corpus / "better", corpus / "again"
+    learn = ["learn-boundaries", str(corpus / "out"), str(by_hand), str(better)]
+    assert main([*learn, "--json", str(corpus / "learnt.json")]) == 0
+    told = json.loads((corpus / "learnt.json").read_text())
+    assert told["after"]["median_ms"] < told["before"]["median_ms"]
+    given = [str(corpus / name) for name in ("corpus", "lexicon.txt")]
+    assert main(["align", *given, str(again), "--model", str(better)]) == 0
+    found = read_labels(again / "textgrid", "phones")
+    wanted = read_labels(by_hand, "phones")
+    before = read_labels(corpus / "out/textgrid", "phones")
+    errors = [summary(compare_labels(wanted, x).all) for x in (before, found)]
+    assert errors[1]["median_ms"] < 10 < errors[0]["median_ms"]
+    assert len((again / "phones.ctm").read_text().split("\n")[1].split()) == 10
+    (line, *_) = (again / "alignments.jsonl").read_text().splitlines()
+    low, high = json.loads(line)["words"][1]["start_within"]
+    assert 0 < low < high
+    assert (
+        main(["learn-boundaries", str(again), str(by_hand), str(corpus / "more")]) == 0
+    )
+    assert main(["learn-boundaries", str(by_hand), str(by_hand), str(better)]) == 1
 
 
 def test_words_without_pronunciation_get_one_where_asked(corpus, capsys):

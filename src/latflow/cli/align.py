@@ -23,7 +23,11 @@ _CORPUS = option(
     "folder of audio with .txt, .lab or .TextGrid files, table (.csv, .tsv, .jsonl), "
     "Kaldi data directory, or folder with Lhotse's manifests",
 )
-_LEXICON = option("lexicon", "pronunciations, WORD PHONE PHONE ... lines (.gz too)")
+_LEXICON = option(
+    "lexicon",
+    "pronunciations, WORD PHONE PHONE ... lines (.gz too); or MFA's YAML with the same "
+    "dictionary for all speakers",
+)
 _SOURCE: tuple[Option, ...] = (
     option(
         "--speaker",
@@ -182,6 +186,7 @@ def _align_one(arguments: Arguments) -> None:
     """Align one recording with a package, at once: words and phones in a TextGrid."""
     from latflow.files import write_text
     from latflow.gmm.options import AlignAdaptedOptions
+    from latflow.lang.speaker_dictionaries import find_dictionary
     from latflow.serving.align_one import RecordingAligner
     from latflow.serving.aligning import load_aligner
 
@@ -199,7 +204,7 @@ def _align_one(arguments: Arguments) -> None:
         form = "short_textgrid"
     search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
     package = load_aligner(arguments.model, trust_code=arguments.trust_code)
-    lexicon = Path(arguments.lexicon)
+    lexicon = find_dictionary(arguments.lexicon)
     aligner = RecordingAligner(package, lexicon, AlignAdaptedOptions(**search))
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
@@ -237,10 +242,12 @@ def _surveyed(
     arguments: Arguments, lang: LangOptions
 ) -> tuple[dict[str, Any], list[Any], Any]:
     """Return the source of a corpus, findings about it, and what was counted."""
+    from latflow.lang.speaker_dictionaries import find_dictionary
     from latflow.workflow.aligning import survey_corpus
     from latflow.workflow.layout import find_source
     from latflow.workflow.settings import nested_values, read_settings
 
+    arguments.lexicon = str(find_dictionary(arguments.lexicon))
     settings: dict[str, Any] = {}
     for key in ("speaker", "speaker_by", "tiers", "audio"):
         if (value := getattr(arguments, key)) is not None:
@@ -433,7 +440,9 @@ def _learn_boundaries(arguments: Arguments) -> None:
     "compare-alignments",
     option("first", "CTM file, TextGrid, or folder of TextGrids"),
     option("second", "likewise, of the same recordings"),
-    option("--tier", "what is compared", "phones", choices=("phones", "words")),
+    option(
+        "--tier", "name of the tiers compared, or what their names end in", "phones"
+    ),
     option("--json", "file for all figures"),
     example="compare-alignments by_hand/ aligned/textgrid",
 )

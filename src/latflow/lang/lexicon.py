@@ -158,6 +158,12 @@ def read_lexicon(
             a phone is a number or looks like a disambiguation symbol.
     """
     file = Path(path)
+    if file.suffix in {".yaml", ".yml"}:
+        raise UserError(
+            "names the dictionaries of speakers, and is none",
+            file=file,
+            remedy="name a dictionary; latflow align takes files that name one for all",
+        )
     rows = read_rows(file, has_probabilities=has_probabilities)
     edges = [row for row in rows if _is_edge(row)]
     entries = [_entry(row, file) for row in rows if not _is_edge(row)]

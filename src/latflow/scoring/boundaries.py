@@ -32,7 +32,7 @@ def read_labels(path: str | Path, tier: str) -> dict[str, list[Interval]]:
 
     Args:
         path: a CTM file, a TextGrid, or a folder of TextGrids at any depth.
-        tier: `phones` or `words`: tiers whose names end so.
+        tier: tiers whose names end so, such as `phones`; case does not matter.
 
     Raises:
         UserError: nothing of the kind is there.
@@ -56,8 +56,8 @@ def read_labels(path: str | Path, tier: str) -> dict[str, list[Interval]]:
         raise UserError(
             f"no {tier} here",
             file=path,
-            remedy="name a CTM file, a TextGrid or a folder of them; --tier chooses "
-            "phones or words",
+            remedy="name a CTM file, a TextGrid or a folder of them; --tier names the "
+            "tiers",
         )
     return spoken
 
@@ -88,7 +88,7 @@ def _of_textgrid(
 ) -> Iterator[tuple[str, list[Interval]]]:
     """Yield the tiers of a TextGrid that hold what is asked for."""
     for found in read_tiers(path):
-        if found.name.lower().endswith(tier):
+        if found.name.lower().endswith(tier.lower()):
             prefix = found.name[: -len(tier)].rstrip(" -")
             yield (f"{name} {prefix}" if prefix else name), list(found.intervals)
 
