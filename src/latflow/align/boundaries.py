@@ -9,7 +9,7 @@ likely. Which phones there are, and their order, stay.
 
 Two passes over the audio, of which memory holds a few utterances: the system that
 aligned is not asked, so that any system's alignments are refined alike. A package that
-has learnt from boundaries set by hand (`latflow.align.boundary_learning`) needs one.
+has learnt from boundaries set by hand (`latflow.training.boundary_learning`) needs one.
 
 Source: none for the whole; Yuan et al. 2013, "Automatic phonetic segmentation using
 boundary models", has models of the boundaries themselves, which are trained on

@@ -5,7 +5,7 @@ windows, and the phones before and after it. It tells how far the boundary has t
 and how large its error is likely to be, which makes intervals. It is asked twice, the
 second time where the boundary has moved to.
 
-A package keeps it as `boundaries.npz` (`latflow.align.boundary_learning` makes one).
+A package keeps it as `boundaries.npz` (`latflow.training.boundary_learning` makes one).
 """
 
 from __future__ import annotations

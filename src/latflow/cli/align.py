@@ -414,10 +414,10 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
 )
 def _learn_boundaries(arguments: Arguments) -> None:
     """Teach a package where boundaries are, by TextGrids that were set by hand."""
-    from latflow.align.boundary_learning import learn_boundaries, render
     from latflow.files import write_json
     from latflow.serving.package import read_info
     from latflow.serving.packaging import add_boundaries
+    from latflow.training.boundary_learning import learn_boundaries, render
     from latflow.workflow.aligning import MadeAlignments
 
     made = MadeAlignments.of(Path(os.path.abspath(arguments.aligned)))

@@ -7,14 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latflow.align import boundary_learning
-from latflow.align.boundary_learning import (
-    FEWEST,
-    Utterance,
-    conformal_factors,
-    learn_from,
-    true_boundaries,
-)
 from latflow.align.boundary_model import (
     CONTEXT,
     FILE,
@@ -25,6 +17,14 @@ from latflow.align.boundary_model import (
 from latflow.align.short_windows import ShortWindows
 from latflow.corpus.textgrid import Interval
 from latflow.errors import UserError
+from latflow.training import boundary_learning
+from latflow.training.boundary_learning import (
+    FEWEST,
+    Utterance,
+    conformal_factors,
+    learn_from,
+    true_boundaries,
+)
 
 WINDOWS = ShortWindows(16000)
 SHIFT = WINDOWS.frame_shift
