@@ -44,8 +44,8 @@ class LanguageOptions(Options):
     """Discount on the cost of each of these words (negated log), where the language
     model is the package's."""
     words_like: tuple[Text, ...] = ()
-    """Words of the package that these are like: they are expected where those are. None
-    for the rarer half of the words of the language model."""
+    """Words of the package that new words are like, and expected where they are:
+    `PARIS` for all, `KAZOO=TRUMPET` for one. None for the mean of all words."""
     grammar: str = ""
     """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
     phrase_list: tuple[str, ...] = ()
