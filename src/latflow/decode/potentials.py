@@ -38,7 +38,7 @@ def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
     labels = half.set_of[own]
     if labels <= ADDED_ALONE:
         if parts.added.is_class[0]:
-            return parts.added.cost[ADDED_ALONE - labels]
+            return np.float32(parts.added.cost[ADDED_ALONE - labels])
         total = _added_words(parts.lm, parts.added, state)
         return np.float32(-np.log(total)) if total > 0.0 else np.float32(np.inf)
     least, total = _next_words(parts, labels, state)
