@@ -1,7 +1,7 @@
 """Words that a search gets at run time; peer: the same search with them in HCL and G.
 
     python benchmarks/added_words.py results/demo chain [--split test] [--words 20]
-        [--boost 0] [--like WORD ...] [--seed 1]
+        [--boost -2] [--like NEW=KNOWN ...] [--seed 1]
 
 takes content words out of lexicon and language model, and decodes a set with the
 package of a network in three ways, at the same beams: without the words, with them
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("system")
     parser.add_argument("--split", default="test")
     parser.add_argument("--words", type=int, default=20)
-    parser.add_argument("--boost", type=float, default=0.0)
+    parser.add_argument("--boost", type=float, default=-2.0)
     parser.add_argument("--like", nargs="*", default=[])
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

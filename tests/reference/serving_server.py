@@ -29,6 +29,7 @@ class CountingSession:
     """
 
     num_bytes = 0  # of a search
+    warnings = ()
 
     def limit(self, most):
         """Search with so many bytes at most."""

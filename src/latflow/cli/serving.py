@@ -193,7 +193,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--n-best", "hypotheses of a segment in the JSON", 1),
     option("--lattices", "archive to write the lattices of all segments to"),
     option("--words", "lexicon of words to add"),
-    option("--word-boost", "discount on the cost of each of these words", 2.0),
+    option("--word-boost", "discount on the cost of each of these words", -2.0),
     option("--words-like", "words that they are like", [], nargs="+", metavar="WORD"),
     option("--phrases", "file of phrases to favour, one a line"),
     option("--phrase-boost", "discount on each word of these phrases", 4.0),

@@ -14,7 +14,7 @@ they depend on what follows, the last phone of a word would be known too late.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,11 +55,13 @@ class AddedWord:
         phones: ids, with position markers where the phones have them.
         cost: beyond what G has for it, or for its class; negative for a word that is
             expected.
+        like: words that it is like; none for the mean of all.
     """
 
     word: int
     phones: tuple[int, ...]
     cost: float
+    like: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +232,11 @@ def _self_loop_scale(
 
 
 def pronounced(
-    lang: Lang, entries: Sequence[Pronunciation], *, boost: float = 0.0
+    lang: Lang,
+    entries: Sequence[Pronunciation],
+    *,
+    boost: float = 0.0,
+    like: Mapping[str, tuple[int, ...]] | None = None,
 ) -> list[AddedWord]:
     """Return pronunciations in the phones of a model.
 
@@ -238,11 +244,12 @@ def pronounced(
         lang: has the words, see `Lang.with_words`.
         entries: phones without position markers.
         boost: discount on the cost of each word.
+        like: word -> those that it is like, see `AddedWord`.
 
     Raises:
         UserError: a phone is not among those of the model.
     """
-    found, speech = [], set(lang.nonsilence_phones)
+    found, speech, like = [], set(lang.nonsilence_phones), like or {}
     for entry in entries:
         phones = entry.phones
         if lang.word_boundary is not None:
@@ -255,7 +262,8 @@ def pronounced(
                 )
         cost = -math.log(entry.probability) - boost
         ids = tuple(lang.phone_ids[phone] for phone in phones)
-        found.append(AddedWord(lang.word_ids[entry.word], ids, cost))
+        number = lang.word_ids[entry.word]
+        found.append(AddedWord(number, ids, cost, like.get(entry.word, ())))
     return found
 
 
@@ -264,7 +272,7 @@ def add_words(
     boundaries: Boundaries,
     words: Sequence[AddedWord],
     hmms: HmmCache,
-    labels: np.ndarray | int,
+    labels: np.ndarray | Mapping[tuple[int, ...], int],
 ) -> AddedWords:
     """Make what HCL gets for words.
 
@@ -273,8 +281,8 @@ def add_words(
         boundaries: of HCL.
         words: at least one.
         hmms: of the model's phones in context.
-        labels: int32[largest word + 1], the label that G has for each; or that of a
-            class of all of them.
+        labels: int32[largest word + 1], the label that G has for each; or those of
+            classes by what words are like.
 
     Raises:
         UserError: phones depend on others than the one before; or tree and model don't
@@ -287,40 +295,61 @@ def add_words(
             "phone before",
             remedy="take a network of LF-MMI, or add the words to the lexicon",
         )
-    builder = _Builder(parts, boundaries, hmms)
-    builder.begin(words)
-    for word in words:
-        builder.add(word)
-    return builder.finish(words, labels)
+    befores = {*boundaries.phone.tolist(), *(word.phones[-1] for word in words)}
+    builder = _Builder(parts, boundaries, hmms, sorted(befores))
+    is_class = isinstance(labels, Mapping)
+    classes = list(labels) if is_class else [None]
+    for like in classes:
+        members = [word for word in words if like in (None, word.like)]
+        builder.begin(members)
+        for word in members:
+            builder.add(word)
+    if is_class:
+        used = np.array(list(labels.values()), np.int32)
+        return builder.finish(used, None)
+    return builder.finish(np.unique(labels[[word.word for word in words]]), labels)
 
 
 class _Builder:
     """Makes the transducer of added words; its state 0 has no arcs."""
 
-    def __init__(self, parts: Parts, boundaries: Boundaries, hmms: HmmCache) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        boundaries: Boundaries,
+        hmms: HmmCache,
+        befores: Sequence[int],
+    ) -> None:
         self._parts, self._boundaries, self._hmms = parts, boundaries, hmms
+        self._befores = befores  # phones that a word may begin behind
         self._arcs: list[tuple[int, tuple[int, int, float, int]]] = []  # source, ARC
         self._num_states = 1
         self._ends: dict[int, int] = {}  # last phone -> state behind it
-        self._entry_of: dict[int, int] = {}  # phone before -> state words begin in
-        # Of each such state: first phone of a word -> its HMM there.
+        # Of each class: phone before -> state that words begin in; all such states.
+        self._entries: list[dict[int, int]] = []
+        self._states: list[list[int]] = []
+        self._costs: list[float] = []
+        # Of each such state of the last class: first phone of a word -> its HMM there.
         self._first_hmms: dict[int, dict[int, int]] = {}
 
     def begin(self, words: Sequence[AddedWord]) -> None:
-        """Add the states that words begin in: one for contexts that are alike.
+        """Add the states that words of a class begin in, one for contexts alike.
 
         They begin behind words of HCL, and behind one another.
         """
         firsts = {word.phones[0] for word in words}
-        lasts = {word.phones[-1] for word in words}
         state_of: dict[tuple[int, ...], int] = {}
-        for before in sorted(lasts.union(self._boundaries.phone.tolist())):
+        self._first_hmms, entry_of = {}, {}
+        for before in self._befores:
             found = {phone: self._hmm(before, phone) for phone in firsts}
             key = tuple(found.values())
             if key not in state_of:
                 state_of[key] = self._new_state()
                 self._first_hmms[state_of[key]] = found
-            self._entry_of[before] = state_of[key]
+            entry_of[before] = state_of[key]
+        self._entries.append(entry_of)
+        self._states.append(list(self._first_hmms))
+        self._costs.append(-np.logaddexp.reduce([-word.cost for word in words]))
 
     def add(self, word: AddedWord) -> None:
         """Add the states of a pronunciation."""
@@ -362,10 +391,13 @@ class _Builder:
         self._arcs += rows
         return states[0], [row for source, row in rows if source == states[0]]
 
-    def finish(
-        self, words: Sequence[AddedWord], labels: np.ndarray | int
-    ) -> AddedWords:
-        """Return what was added, with arcs that go on in HCL."""
+    def finish(self, labels: np.ndarray, label_of: np.ndarray | None) -> AddedWords:
+        """Return what was added, with arcs that go on in HCL.
+
+        Args:
+            labels: int32[K], that G has for the words, or for their classes.
+            label_of: int32[words], label of each word; None for classes.
+        """
         final = np.full(self._num_states, np.inf, np.float32)
         final[list(self._ends.values())] = 0.0
         graph = add_self_loops(
@@ -378,21 +410,17 @@ class _Builder:
             self._hmms.model,
             self_loop_scale=self._boundaries.self_loop_scale,
         )
-        entries = np.zeros(max(self._entry_of) + 1, np.int32)
-        for before, state in self._entry_of.items():
-            entries[before] = len(self._parts.hcl.final) + state
-        is_class = isinstance(labels, int)
-        label_of = None if isinstance(labels, int) else labels
-        ids = [word.word for word in words]
-        used = np.unique(labels if label_of is None else label_of[ids])
-        cost = -np.logaddexp.reduce([-word.cost for word in words])
+        entries = np.zeros((len(self._entries), self._befores[-1] + 1), np.int32)
+        for number, entry_of in enumerate(self._entries):
+            for before, state in entry_of.items():
+                entries[number, before] = len(self._parts.hcl.final) + state
         return AddedWords(
             self._pack(graph, label_of),
             *read_only(
                 entries,
-                used.astype(np.int32),
-                np.array([is_class]),
-                np.array([cost], np.float32),
+                labels.astype(np.int32),
+                np.array([label_of is None]),
+                np.array(self._costs, np.float32),
             ),
         )
 
@@ -432,7 +460,8 @@ class _Builder:
                 all_rows.append(found.copy())
         start = self._boundaries.state[self._boundaries.phone == _NO_PHONE]
         set_of = np.full(num_states, hcl.set_of[start[0]], np.int32)
-        set_of[list(self._first_hmms)] = ADDED_ALONE
+        for number, entry_states in enumerate(self._states):
+            set_of[entry_states] = ADDED_ALONE - number
         rows = np.concatenate(all_rows)
         rows = rows[np.argsort(rows["source"], kind="stable")]
         begin = np.searchsorted(rows["source"], np.arange(num_states + 1))

@@ -48,8 +48,8 @@ _MOST_PAIRS, _MOST_ARCS = 1 << 22, 1 << 24
 _FULL = 4
 # With parts of a session's own: there may be a graph for each client.
 _OWN_PAIRS, _OWN_ARCS = 1 << 20, 1 << 22
-# Of the words of G, those that new words are like.
-_RARE = 0.5
+_RARE = 0.5  # share of the words of G that count as rare
+_MOST_CLASSES = 8  # language models with classes that are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +86,12 @@ class SessionParts:
 
     Attributes:
         words: that HCL lacks, or says otherwise.
-        like: words of HCL that those are like, where `grammar` is None; none for the
-            rare ones of G.
         grammar: G, instead of that of the graph, see `latflow.lang.lm_arrays`: it has
             the words.
         phrases: words of each -> its boost, see `latflow.lang.phrases`.
     """
 
     words: Sequence[AddedWord] = ()
-    like: Sequence[int] = ()
     grammar: Graph | None = None
     phrases: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
@@ -143,7 +140,7 @@ class ComposedGraph:
         reachable = _reachable(hcl, labels, last)
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
         self._label_of, self._last, self._num_known = label_of, last, num_known
-        self._classes: dict[tuple[int, ...], ComposedLm] = {}
+        self._classes: dict[tuple[tuple[int, ...], ...], ComposedLm] = {}
         if parts.model is not None:
             found = find_boundaries(hcl, labels, reachable, num_known, parts.model)
             order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
@@ -203,13 +200,15 @@ class ComposedGraph:
         graph = copy(self)
         graph._sizes = _OWN_PAIRS, _OWN_ARCS
         label_of = _with_labels(self._label_of, self._last, own)
-        labels: np.ndarray | int = label_of
+        labels: np.ndarray | dict[tuple[int, ...], int] = label_of
         found = self._lm
         if own.grammar is not None:
             found = compose_lm(own.grammar, None, label_of, self._last)
             graph._start = self._start[0], own.grammar.start
         elif own.words:
-            labels, found = self._last + 1, self._class_of(own.like)
+            kinds = sorted({word.like for word in own.words})
+            found = self._with_classes(tuple(kinds))
+            labels = {like: self._last + 1 + n for n, like in enumerate(kinds)}
         graph._parts = self._parts._replace(
             lm=found.lm, sums=found.sums, any_word=found.any_word
         )
@@ -237,24 +236,25 @@ class ComposedGraph:
         labels = rare_words(self._lm.lm, 0, self._num_known, _RARE)
         return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
 
-    def _class_of(self, like: Sequence[int]) -> ComposedLm:
-        """Return G with a class of words that are like some that it has."""
-        if (key := tuple(like)) not in self._classes:
-            lm = self._lm.lm
-            if like:
-                root = empty_history(lm)
-                labels = np.unique(self._label_of[list(like)])
-                listed = lm.label[lm.arc_begin[root] : lm.arc_begin[root + 1]]
-                members = labels[np.isin(labels, listed)].astype(np.int32)
-            else:
-                members = rare_words(lm, 0, self._num_known, _RARE)
-            if not len(members):
-                raise UserError(
-                    "the language model has none of the words that new words are like",
-                    remedy="name a word that it has",
-                )
-            self._classes[key] = with_sums(with_class(lm, members, self._last + 1))
-        return self._classes[key]
+    def _with_classes(self, kinds: tuple[tuple[int, ...], ...]) -> ComposedLm:
+        """Return G with classes of words, each like some that it has."""
+        if kinds not in self._classes:
+            lm, root = self._lm.lm, empty_history(self._lm.lm)
+            listed = lm.label[lm.arc_begin[root] : lm.arc_begin[root + 1]]
+            for label, like in enumerate(kinds, start=self._last + 1):
+                labels = self._label_of[list(like)] if like else range(self._num_known)
+                members = np.intersect1d(labels, listed).astype(np.int32)
+                if not len(members):
+                    raise UserError(
+                        "the language model has none of the words that new words are "
+                        "like",
+                        remedy="name a word that it has",
+                    )
+                lm = with_class(lm, members, label)
+            self._classes[kinds] = with_sums(lm)
+            while len(self._classes) > _MOST_CLASSES:
+                self._classes.pop(next(iter(self._classes)))
+        return self._classes[kinds]
 
     def current(self) -> PackedGraph:
         """Return the graph for a search that begins now; for one thread at a time."""
@@ -360,8 +360,7 @@ def _with_labels(label_of: np.ndarray, last: int, own: SessionParts) -> np.ndarr
     found[: len(label_of)] = label_of
     added = np.unique(np.array([word.word for word in own.words], np.int64))
     added = added[found[added] == NOTHING] if len(added) else added
-    # The first one stands for the class, where they have one.
-    found[added] = last + 2 + np.arange(len(added), dtype=np.int32)
+    found[added] = last + 1 + np.arange(len(added), dtype=np.int32)
     return found
 
 

@@ -24,7 +24,7 @@ ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,0
 
 Words may be *added* (`latflow.decode.added_words`): HCL has arcs where one may begin,
 and what follows them are arcs of another transducer, whose states are numbered behind
-those of HCL. G has the words themselves, or a class of them: then it is left for the
+those of HCL. G has the words themselves, or classes of them: then it is left for the
 state behind the class where a word begins, and the word has its share of the cost.
 
 Phrases may be *favoured* (`latflow.lang.phrases`): the history is then a state of G and
@@ -67,6 +67,7 @@ from latflow.lang.lm_arrays import find_arc, walk
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
 _DEAD = -1  # instead of a pair's number: it leads nowhere
+_NO_CLASS = -1
 _MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -227,7 +228,7 @@ def _most_arcs(parts: Parts, part: int, history: int) -> int:
     while parts.lm.backoff_state[at] >= 0:
         at = parts.lm.backoff_state[at]
         num_ways += 1
-    return degree * num_ways
+    return (degree + len(parts.added.entry)) * num_ways
 
 
 @njit(cache=True, nogil=True)
@@ -253,8 +254,11 @@ def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     middle = begin
     for a in range(half.states[state].begin, half.states[state + 1].begin):
         label = half.label[a]
-        if label in (BACK_OFF, ADDED):
-            _add_arcs_backing_off(graph, pair, half, a, history)
+        if label == ADDED:
+            for number in range(len(graph.parts.added.entry)):
+                _add_arcs_backing_off(graph, pair, half, a, history, number)
+        elif label == BACK_OFF:
+            _add_arcs_backing_off(graph, pair, half, a, history, _NO_CLASS)
         else:
             _add_arc_of_word(graph, pair, half, a, history)
         if a < half.states[state].middle:
@@ -286,22 +290,33 @@ def _add_arc_of_word(
 
 @njit(cache=True, nogil=True)
 def _add_arcs_backing_off(
-    graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
+    graph: Composition,
+    pair: np.integer | int,
+    half: Transducer,
+    a: int,
+    history: int,
+    number: int,
 ) -> None:
-    """Compose an arc where G may back off, as far as one likes, or to added words."""
+    """Compose an arc where G may back off, as far as one likes.
+
+    Args:
+        graph: changed in place.
+        pair: that it leaves.
+        half: HCL, or what is added to it.
+        a: its arc.
+        history: of the pair.
+        number: of the class of added words that it leads to; _NO_CLASS for none.
+    """
     lm, added = graph.parts.lm, graph.parts.added
-    is_added = half.label[a] == ADDED
-    if is_added and len(added.entry) == 0:
-        return
     num_nodes = len(graph.parts.phrases.refund)
     state, node, cost = history // num_nodes, history % num_nodes, 0.0
-    code, is_first = half.arcs[a].code, True
+    code, is_added, is_first = half.arcs[a].code, number != _NO_CLASS, True
     if is_added:
-        code = np.uint32(added.entry[half.word[a]])  # no epsilon arcs there
+        code = np.uint32(added.entry[number, half.word[a]])  # no epsilon arcs there
     while state >= 0:
         to, more = np.int64(state), 0.0
         if is_added and added.is_class[0]:
-            arc = find_arc(lm, state, added.label[0])
+            arc = find_arc(lm, state, added.label[number])
             to = np.int64(lm.next_state[arc]) if arc >= 0 else -1
             more = np.float64(lm.cost[arc]) if arc >= 0 else 0.0
         if to >= 0 and (is_added or not is_first):

@@ -2,7 +2,7 @@
 
 G is the language model of the package, or one that a session brings. Where it is the
 package's, it has none of the words that are *added* (`latflow.decode.added_words`):
-they share a *class*, which it expects behind a history as words of their kind
+they are of *classes*, which it expects behind a history as words of their kind
 (`latflow.lang.word_class`). A G of the session's own (`latflow.decode.session_graph`)
 has their labels.
 """
@@ -23,7 +23,7 @@ STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
 # Labels of arcs of HCL that are no words; words are 0, 1, ...
 NOTHING, BACK_OFF, ADDED = -1, -2, -3
-ADDED_ALONE = -1  # the set of a state that leads to added words alone
+ADDED_ALONE = -1  # the set of a state that leads to added words alone, or less
 
 
 class Transducer(NamedTuple):
@@ -55,11 +55,12 @@ class AddedWords(NamedTuple):
 
     Attributes:
         transducer: its states are numbered behind those of HCL; arcs may lead to both.
-        entry: int32[phones], the state that words begin in behind each phone.
-        label: int32[K], what G has for them: labels of the words, or of their class.
-        is_class: bool[1], whether G has a class for them. Then the costs of the words
-            within it are those of the arcs that leave the entries.
-        cost: float32[1], of all words of the class together.
+        entry: int32[classes, phones], the state that words of a class begin in behind
+            each phone; its set is ADDED_ALONE less the number of the class.
+        label: int32[K], what G has for them: labels of the words, or of their classes.
+        is_class: bool[1], whether G has classes. Then the costs of the words within one
+            are those of the arcs that leave its entries; else all words are one class.
+        cost: float32[classes], of all words of a class together.
     """
 
     transducer: Transducer
@@ -139,8 +140,10 @@ def no_words() -> AddedWords:
         *(_EMPTY[STATE], _EMPTY[ARC], ints, ints, ints),
         *(_EMPTY[np.dtype(np.float32)], ints),
     )
-    flag, cost = read_only(np.zeros(1, np.bool_), np.full(1, np.inf, np.float32))
-    return AddedWords(transducer, ints, ints, flag, cost)
+    entry, flag, cost = read_only(
+        np.zeros((0, 0), np.int32), np.zeros(1, np.bool_), np.zeros(0, np.float32)
+    )
+    return AddedWords(transducer, entry, ints, flag, cost)
 
 
 def no_phrases() -> Phrases:

@@ -36,9 +36,9 @@ def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
     state, node = history // num_nodes, history % num_nodes
     half, own = half_of(parts, part)
     labels = half.set_of[own]
-    if labels == ADDED_ALONE:
+    if labels <= ADDED_ALONE:
         if parts.added.is_class[0]:
-            return parts.added.cost[0]
+            return np.float32(parts.added.cost[ADDED_ALONE - labels])
         total = _added_words(parts.lm, parts.added, state)
         return np.float32(-np.log(total)) if total > 0.0 else np.float32(np.inf)
     least, total = _next_words(parts, labels, state)
@@ -94,11 +94,12 @@ def _next_words(parts: Parts, labels: int, state: int) -> tuple[float, float]:
 def _added_words(lm: LmArrays, added: AddedWords, state: int) -> float:
     """Return the probability that a state of G gives to added words."""
     total = 0.0
-    for label in added.label:
-        arc = find_arc(lm, state, label)
+    for k in range(len(added.label)):
+        arc = find_arc(lm, state, added.label[k])
         if arc >= 0:
-            total += np.exp(-np.float64(lm.cost[arc]))
-    return total * np.exp(-np.float64(added.cost[0])) if added.is_class[0] else total
+            own = np.float64(added.cost[k]) if added.is_class[0] else 0.0
+            total += np.exp(-np.float64(lm.cost[arc]) - own)
+    return total
 
 
 @njit(cache=True, nogil=True)

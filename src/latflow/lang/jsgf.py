@@ -122,7 +122,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         body = text.lstrip("\ufeff \t\r\n")
         head, semicolon, body = body.partition(";")
-        if not re.match(r"#JSGF\s+V1\.0", head) or not semicolon:
+        if not re.fullmatch(r"#JSGF(\s+V1\.0[^;]*)?", head.rstrip()) or not semicolon:
             raise _fault("it does not begin with `#JSGF V1.0;`")
         self._tokens = list(_tokens(_COMMENTS.sub(r"\1 ", body)))
         self._at, self._depth = 0, 0
@@ -141,7 +141,8 @@ class _Parser:
                 raise _fault(f"the rule <{name}> comes twice")
             self._require("=")
             rules[name] = self._choice()
-            self._require(";")
+            if self._kind != "end":  # where grammars for browsers often lack it
+                self._require(";")
             if is_public:
                 public.append(name)
         return rules, public
@@ -167,11 +168,11 @@ class _Parser:
             raise _fault(f"{mark!r} is missing before {found!r}")
 
     def _skip_declarations(self) -> None:
-        """Skip the name of the grammar; refuse imports."""
+        """Skip the name of the grammar, and what it imports."""
         while self._take("word", "grammar") or self._take("word", "import"):
-            if self._tokens[self._at - 1][1] == "import":
-                raise _fault("it imports another grammar", remedy="put its rules in")
-            self._next()
+            while self._kind not in {"mark", "end"}:
+                self._next()
+            self._take("mark", "*")  # all rules of a grammar
             self._require(";")
 
     def _choice(self) -> _Expansion:
@@ -221,8 +222,15 @@ class _Parser:
         while self._kind == "tag" or self._tokens[self._at][1] in {"*", "+"}:
             kind, value = self._next()
             if kind == "mark":
-                found = _Repeated(found, value == "+")
+                found = _repeated(found, at_least_once=value == "+")
         return found
+
+
+def _repeated(part: _Expansion, *, at_least_once: bool) -> _Repeated:
+    """Return what is repeated; what is so already is not nested."""
+    if isinstance(part, _Repeated):
+        return _Repeated(part.part, part.at_least_once and at_least_once)
+    return _Repeated(part, at_least_once)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -371,7 +379,10 @@ class _Builder:
             self._arcs += [(part, self.unknown, _HALF, part), (part, 0, _HALF, end)]
             return
         if name not in self.rules:
-            raise _fault(f"there is no rule <{name}>")
+            raise _fault(
+                f"there is no rule <{name}>",
+                remedy="put in what it needs of other grammars: nothing is imported",
+            )
         key = name, end
         if key not in self._begin:
             if name in self._open:

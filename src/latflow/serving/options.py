@@ -40,12 +40,12 @@ class LanguageOptions(Options):
     new_words: tuple[Text, ...] = ()
     """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`, maybe
     with a probability before these. They are searched for from the first frame."""
-    word_boost: float = 2.0
+    word_boost: float = -2.0
     """Discount on the cost of each of these words (negated log), where the language
-    model is the package's."""
+    model is the package's. Negative: they are less probable than words like them."""
     words_like: tuple[Text, ...] = ()
-    """Words of the package that these are like: they are expected where those are. None
-    for the rarer half of the words of the language model."""
+    """Words of the package that new words are like, and expected where they are:
+    `PARIS` for all, `KAZOO=TRUMPET` for one. None for the mean of all words."""
     grammar: str = ""
     """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
     phrase_list: tuple[str, ...] = ()

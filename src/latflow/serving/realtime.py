@@ -108,7 +108,9 @@ class _RealtimeConnection(Connection):
     def _session_options(self) -> SessionOptions:
         """Return the options of a session with the client's settings."""
         vad = self._settings.turns or self._service.session.vad
-        return self._service.session_options(sample_rate=self._settings.rate, vad=vad)
+        return self._service.session_options(
+            sample_rate=self._settings.rate, vad=vad, prompt=self._settings.prompt
+        )
 
     async def _accept_handshake(self) -> None:
         """Answer the handshake, and tell the settings."""

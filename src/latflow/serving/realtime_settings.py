@@ -36,6 +36,7 @@ class Settings:
         model: that it names.
         form: of the samples.
         language: that it names; is told back.
+        prompt: text like what is said, see `LanguageOptions`.
         turns: how turns are found; None where the client commits them.
         detection: what it has set of that, as it is told back.
         has_logprobs: whether words are told with their confidences.
@@ -44,6 +45,7 @@ class Settings:
     model: str
     form: Form = "audio/pcm"
     language: str = ""
+    prompt: str = ""
     turns: SegmentationOptions | None = None
     detection: Mapping[str, Any] | None = None
     has_logprobs: bool = False
@@ -74,6 +76,7 @@ class Settings:
             chosen = mapping(given["transcription"], param)
             changes["model"] = _text(chosen, "model", param) or self.model
             changes["language"] = _text(chosen, "language", param)
+            changes["prompt"] = _text(chosen, "prompt", param)
         if "turn_detection" in given:
             found = turns_of(given["turn_detection"], usual)
             changes["turns"], changes["detection"] = found
@@ -113,7 +116,8 @@ class Settings:
     @property
     def _transcription(self) -> dict[str, str]:
         """What transcribes."""
-        return {"model": self.model, "language": self.language}
+        prompt = {"prompt": self.prompt} if self.prompt else {}
+        return {"model": self.model, "language": self.language, **prompt}
 
 
 def wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:

@@ -99,6 +99,11 @@ class LiveSession:
         self._is_closed = False  # nothing more is done
         self._has_ended = False  # nothing is held any more
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About what the session has left out, a sentence each."""
+        return tuple(self._session.warnings)
+
     def accept(self, samples: np.ndarray) -> Future[list[Event]]:
         """Recognize samples: int16, or float32 in [-1, 1], of any number."""
         return self._ask(lambda session: session.feed(samples))

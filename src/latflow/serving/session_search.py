@@ -106,20 +106,32 @@ class SessionSearches:
             )
         if entries:
             decoder, hmms = self._extensible
-        like = [self._id_of(word) for word in options.words_like]
+        like = self._like(options, {entry.word for entry in entries})
         boost = options.word_boost if grammar is None else 0.0
-        words = pronounced(lang, entries, boost=boost)
-        own = SessionParts(words, like, grammar, phrases)
+        words = pronounced(lang, entries, boost=boost, like=like)
+        own = SessionParts(words, grammar, phrases)
         return SessionSearch(lang, decoder.with_parts(own, hmms), tuple(warnings))
 
-    def _id_of(self, word: str) -> int:
-        """Return the id of a word that new words are like."""
-        if not self._lang.is_known(word):
-            raise UserError(
-                f"the lexicon lacks the word {word}, which new words are like",
-                remedy="name a word of the package (words_like)",
-            )
-        return self._lang.word_ids[word]
+    def _like(
+        self, options: LanguageOptions, words: set[str]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return new word -> the ids of those that it is like."""
+        found: dict[str, set[int]] = {}
+        for line in options.words_like:
+            new, equals, known = line.rpartition("=")
+            if equals and new not in words:
+                raise UserError(
+                    f"words_like: {new} is no word that is added",
+                    remedy="write NEW=KNOWN, or KNOWN for all words that are added",
+                )
+            if not self._lang.is_known(known):
+                raise UserError(
+                    f"words_like: the lexicon lacks the word {known}",
+                    remedy="name a word of the package",
+                )
+            for word in [new] if equals else words:
+                found.setdefault(word, set()).add(self._lang.word_ids[known])
+        return {word: tuple(sorted(known)) for word, known in found.items()}
 
     @cached_property
     def _extensible(self) -> tuple[LatticeDecoder, HmmCache]:

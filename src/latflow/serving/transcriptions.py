@@ -190,6 +190,7 @@ class _Recognition:
         self._audio, self._service, self._scheduler = audio, service, wanted.model
         self._began = time.perf_counter()
         self._session: LiveSession | None = None
+        self._warnings: tuple[str, ...] = ()
         self._options = service.session_options(
             sample_rate=audio.sample_rate, partials=False, **wanted.brought
         )
@@ -204,11 +205,12 @@ class _Recognition:
             self._session = await self._service.begin(
                 self._options, self.name, self._scheduler
             )
+            self._warnings = self._session.warnings
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the file, as far as it is read."""
-        return self._audio.notes
+        """What is to be said of the file, as far as it is read, and of the session."""
+        return (*self._audio.notes, *self._warnings)
 
     def close(self) -> None:
         """Give up what is not recognized."""
@@ -229,7 +231,7 @@ class _Recognition:
             async for segment in found:
                 number += 1
                 yield segment
-        for note in self.notes:
+        for note in self._audio.notes:
             log.warning("an uploaded file has %s", note)
         self._service.metrics.replied(time.perf_counter() - self._began, finals=number)
 
@@ -262,6 +264,7 @@ class _Recognition:
         """Recognize a segment of speech that begins at a sample."""
         options = self._options.replace(endpoint="off", vad=None)
         opened = await self._service.begin(options, self.name, self._scheduler)
+        self._warnings = opened.warnings
         with closing(opened) as session:
             await asyncio.wrap_future(session.accept(samples))
             *_, final = await asyncio.wrap_future(session.finish())

@@ -286,6 +286,10 @@ def test_clients_bring_grammars_and_phrases(lacking, digits, tmp_path, capsys):
         assert known[0] in hot.split()
         plain = post(server.http)["text"]
         assert post(server.http, prompt="nowhere to go")["text"] == plain
+        told_back = post(
+            server.http, phrases="no where", response_format="verbose_json"
+        )
+        assert "no such words: NO, WHERE" in told_back["warnings"][0]
     with running_server(whole) as server:
         assert "has a whole graph" in told(server.url, phrase_list=["ONE"])["error"]
         assert "text" in told(server.url, phrases=["ONE"])
@@ -321,7 +325,9 @@ def test_what_cannot_be_added_is_refused_in_a_line(lacking):
         with_words(model, "new N X")
     with pytest.raises(UserError, match="the word <s> is reserved"):
         with_words(model, "<s> N UW")
-    with pytest.raises(UserError, match="lacks the word NOWHERE"):
+    with pytest.raises(UserError, match="the lexicon lacks the word NOWHERE"):
         with_words(model, "new N UW", words_like=("NOWHERE",))
+    with pytest.raises(UserError, match="old is no word that is added"):
+        with_words(model, "new N UW", words_like=("old=ONE",))
     with pytest.raises(UserError, match="'new' is not a word and its phones"):
         read_entry("new")
