@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from reference.serving_package import make_digits
+from fixtures.serving_package import make_digits
 
 from latflow.corpus.espeak import Utterance, speak_job
 from latflow.corpus.grammar import lexicon_lines

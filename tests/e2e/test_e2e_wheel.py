@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from reference.rules import read_rules
+from fixtures.rules import read_rules
 
 from latflow.workflow.code_digest import Sources
 

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.data_dir import write_mfcc_store
+from fixtures.data_dir import write_mfcc_store
 
 from latflow.decode.adapt import decode_adapted
 from latflow.decode.options import AdaptOptions, SearchOptions

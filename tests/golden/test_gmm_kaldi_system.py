@@ -6,9 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from reference.data_dir import write_mfcc_store
-from reference.graphs import read_graphs
-from reference.kaldi_exp import (
+from fixtures.data_dir import write_mfcc_store
+from fixtures.kaldi_exp import (
     FEATURES,
     SYSTEMS,
     make_exp,
@@ -16,6 +15,7 @@ from reference.kaldi_exp import (
     make_graph_dir,
     read_table,
 )
+from reference.graphs import read_graphs
 
 from latflow.cli.main import main
 from latflow.decode.lattices import decode_lattices

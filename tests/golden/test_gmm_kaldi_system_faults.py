@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference.kaldi_exp import FEATURES, make_exp, make_frames, make_graph_dir
+from fixtures.kaldi_exp import FEATURES, make_exp, make_frames, make_graph_dir
 
 from latflow.errors import UserError
 from latflow.gmm.apply import write_features, write_log_likes

@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.data_dir import write_mfcc_store
+from fixtures.data_dir import write_mfcc_store
 
 from latflow.align.corpus import AlignmentSummary
 from latflow.align.options import AlignOptions

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from reference.sequence_system import Mmi
+from fixtures.sequence_system import Mmi
 
 from latflow.align.aligner import Aligner
 from latflow.align.graphs import TrainingGraphs, compile_transcripts

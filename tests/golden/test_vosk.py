@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from fixtures.vosk_program import recognize_with_vosk
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
 from reference.vosk_ivectors import vosk_frames
-from reference.vosk_program import recognize_with_vosk
 
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from fixtures.vosk_program import recognize_with_vosk
 from reference.vosk_ivectors import vosk_frames
-from reference.vosk_program import recognize_with_vosk
 
 from latflow.corpus.espeak import Synthesizer, resample
 from latflow.decode.decoder import LatticeDecoder, load_graph

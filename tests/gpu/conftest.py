@@ -1,15 +1,15 @@
 """The device of these tests: a GPU, where there is one, and always a pretended one.
 
 A test here holds what a device gives to what the processor gives, by tolerances that
-it states. On the pretended device (`reference.pretended_device`) the same operations
+it states. On the pretended device (`fixtures.pretended_device`) the same operations
 run on the processor: this shows tensors that are in the wrong place, and that the ways
 of computing for other devices are right, but nothing of CUDA's own kernels.
 """
 
 import pytest
 import torch
-from reference.pretended_device import CUDA, NAME, pretended_device
-from reference.sequence_system import make_system
+from fixtures.pretended_device import CUDA, NAME, pretended_device
+from fixtures.sequence_system import make_system
 
 
 @pytest.fixture(params=[CUDA, NAME])

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from reference.pretended_device import CUDA
+from fixtures.pretended_device import CUDA
 from torch import nn
 
 from latflow.nnet.description import NetworkDescription

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from fixtures.pretended_device import CUDA
 from reference.lfmmi_naive import random_denominator, random_supervision
-from reference.pretended_device import CUDA
 
 from latflow.criteria.ctc import evaluate_ctc
 from latflow.criteria.denominator import Denominator

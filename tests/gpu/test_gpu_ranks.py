@@ -27,7 +27,7 @@ def test_operations_of_ranks(tmp_path, monkeypatch, backend, ranks):
         pytest.skip(f"{ranks} GPUs are needed: NCCL gives each rank one of its own")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=":")
     arguments = {"device": "cuda", "out": str(tmp_path / "results.pt")}
-    function = "reference.rank_operations:operate_as_rank"
+    function = "fixtures.rank_operations:operate_as_rank"
     job = write_job(tmp_path / "job.json", function, arguments)
     launch(job, ranks=ranks, backend=backend, threads=ranks)
     found = torch.load(tmp_path / "results.pt", weights_only=False)

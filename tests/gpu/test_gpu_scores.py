@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference.pretended_device import CUDA
-from reference.sequence_system import SCALE
+from fixtures.pretended_device import CUDA
+from fixtures.sequence_system import SCALE
 
 from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import NetworkScoreOptions, SearchOptions

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.pretended_device import CUDA, pretended_device
+from fixtures.pretended_device import CUDA, pretended_device
 
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork

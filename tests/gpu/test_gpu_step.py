@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from reference.pretended_device import pretended_device, traffic
-from reference.training_task import (
+from fixtures.pretended_device import pretended_device, traffic
+from fixtures.training_task import (
     CLASSES,
     DIM,
     data_options,

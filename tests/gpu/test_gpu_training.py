@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from reference.pretended_device import CUDA, cases
-from reference.training_task import (
+from fixtures.pretended_device import CUDA, cases
+from fixtures.training_task import (
     CLASSES,
     DIM,
     LAYERS,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.pretended_device import (
+from fixtures.pretended_device import (
     DEVICE,
     TwoDevicesError,
     pretended_device,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from fixtures.small_model import SILENCE, small_model
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference.lattice_paths import lattices
-from reference.small_model import SILENCE, small_model
 
 from latflow.criteria import enumeration
 from latflow.criteria.criterion import Utterance

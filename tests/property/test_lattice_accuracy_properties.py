@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixtures.small_model import SILENCE, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.lattice_paths import (
@@ -12,7 +13,6 @@ from reference.lattice_paths import (
     lattices_with_a_path,
     path_posteriors,
 )
-from reference.small_model import SILENCE, small_model
 
 from latflow.lattice.discriminative import arc_accuracies, expected_accuracy
 from latflow.lattice.path_sums import forward_backward

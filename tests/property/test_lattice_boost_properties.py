@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from fixtures.small_model import SILENCE, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.lattice_paths import enumerate_paths, lattices
-from reference.small_model import SILENCE, small_model
 
 from latflow.lattice.discriminative import boost
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fixtures.small_model import small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.lattice_paths import (
@@ -10,7 +11,6 @@ from reference.lattice_paths import (
     lattices_with_a_path,
     path_posteriors,
 )
-from reference.small_model import small_model
 
 from latflow.lattice.discriminative import mmi_posteriors
 from latflow.lattice.path_sums import forward_backward

@@ -10,10 +10,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import soundfile
-from lhotse.audio import AudioSource
-from reference.made_up_alignments import cut as made_up_cut
-from reference.made_up_alignments import recording
-from reference.mutations import (
+from fixtures.made_up_alignments import cut as made_up_cut
+from fixtures.made_up_alignments import recording
+from fixtures.mutations import (
     LEXICON,
     check,
     cuts,
@@ -22,6 +21,7 @@ from reference.mutations import (
     write_cuts,
     write_wave,
 )
+from lhotse.audio import AudioSource
 
 from latflow.corpus.audio import AudioReader, BadAudio, examine
 from latflow.corpus.audio_folder import AudioFolder

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from reference.made_up_alignments import cut as made_up_cut
-from reference.made_up_alignments import recording
-from reference.mutations import check, ivector_model, of_each, write_wave
+from fixtures.made_up_alignments import cut as made_up_cut
+from fixtures.made_up_alignments import recording
+from fixtures.mutations import check, ivector_model, of_each, write_wave
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.features.frames import FeatureStore, FrameStore, FrameWriter

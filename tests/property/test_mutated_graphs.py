@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from fixtures.made_up_alignments import make_system
+from fixtures.mutations import ARPA, LEXICON, check, of_each, use_all, write_cuts
 from reference.decode_paths import endless_graph, random_graph
-from reference.made_up_alignments import make_system
-from reference.mutations import ARPA, LEXICON, check, of_each, use_all, write_cuts
 
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.rescore import RescoreJob, rescore_lattices

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fixtures.made_up_alignments import states
+from fixtures.mutations import check, of_each, use_all, write_system, write_wave
+from fixtures.small_model import small_model
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
-from reference.made_up_alignments import states
-from reference.mutations import check, of_each, use_all, write_system, write_wave
-from reference.small_model import small_model
 
 from latflow.align.corpus import AlignmentArchive
 from latflow.corpus.kaldi_dir import import_kaldi_dir

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from reference.mutations import check, of_each, write_system
-from reference.small_model import small_model
+from fixtures.mutations import check, of_each, write_system
+from fixtures.small_model import small_model
 
 from latflow.criteria.external import MessageError, write_message
 from latflow.criteria.external import read_message as read_answer

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from unittest import mock
 
+from fixtures.made_up_networks import CONFIG, write_networks
+from fixtures.made_up_results import made_up_recipe, write_experiment, write_json
+from fixtures.mutations import check, of_each
 from matplotlib.figure import Figure
-from reference.made_up_networks import CONFIG, write_networks
-from reference.made_up_results import made_up_recipe, write_experiment, write_json
-from reference.mutations import check, of_each
 
 from latflow.report.build import make_report
 from latflow.report.comparison import comparison_sections

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from reference.determinize_naive import tangled_lattice
-from reference.made_up_alignments import make_system, states
-from reference.made_up_networks import frame_log
-from reference.made_up_results import made_up_recipe
-from reference.mutations import (
+from fixtures.made_up_alignments import make_system, states
+from fixtures.made_up_networks import frame_log
+from fixtures.made_up_results import made_up_recipe
+from fixtures.mutations import (
     check,
     of_each,
     use_all,
@@ -21,6 +20,7 @@ from reference.mutations import (
     write_ledger,
     write_spoken,
 )
+from reference.determinize_naive import tangled_lattice
 
 from latflow.align.corpus import LogLikes
 from latflow.align.options import AlignSplitOptions

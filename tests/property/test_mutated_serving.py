@@ -7,8 +7,8 @@ from pathlib import Path
 import kaldifst
 import numpy as np
 import soundfile
-from reference.mfa_model import old_model, old_phones, write_phones, zipped
-from reference.mutations import (
+from fixtures.mfa_model import old_model, old_phones, write_phones, zipped
+from fixtures.mutations import (
     ONE_LAYER,
     check,
     ivector_model,
@@ -16,8 +16,8 @@ from reference.mutations import (
     write_system,
     write_wave,
 )
-from reference.openfst_files import write_files
-from reference.serving_package import words_of
+from fixtures.openfst_files import write_files
+from fixtures.serving_package import words_of
 
 from latflow.decode.composed_graph import GraphParts
 from latflow.decode.decoder import LatticeDecoder

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from reference.made_up_alignments import cut as made_up_cut
-from reference.made_up_alignments import make_system, recording, states
-from reference.mutations import (
+from fixtures.made_up_alignments import cut as made_up_cut
+from fixtures.made_up_alignments import make_system, recording, states
+from fixtures.mutations import (
     check,
     of_each,
     write_ledger,
@@ -17,8 +17,8 @@ from reference.mutations import (
     write_system,
     write_wave,
 )
-from reference.sequence_system import Mmi
-from reference.sequence_system import make_system as make_sequence_system
+from fixtures.sequence_system import Mmi
+from fixtures.sequence_system import make_system as make_sequence_system
 
 from latflow.align.aligner import Aligner
 from latflow.align.boundaries import refine_boundaries

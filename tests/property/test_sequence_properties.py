@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from fixtures.sequence_system import make_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.graphs import add_transition_probs
-from reference.sequence_system import make_system
 from reference.viterbi_naive import best_cost, path_cost
 
 from latflow.align.aligner import Aligner, AlignmentFailure

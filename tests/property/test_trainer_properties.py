@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fixtures.training_task import make_trainer, training_options, write_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.training_task import make_trainer, training_options, write_task
 
 from latflow.errors import Interrupted
 from latflow.nnet.model_dir import average_states

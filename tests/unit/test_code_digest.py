@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fixtures.rules import read_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.rules import read_rules
 
 from latflow.provenance import PACKAGE_ROOT
 from latflow.workflow.code_digest import Sources

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fixtures.sequence_system import SCALE, make_system
 from reference.lfmmi_naive import random_denominator, random_supervision
-from reference.sequence_system import SCALE, make_system
 
 from latflow.gmm.model import AcousticModel, DiagGmms
 from latflow.kaldi.io import read_int_vectors, write_matrices

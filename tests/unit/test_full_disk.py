@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from fixtures.training_task import make_trainer, write_task
 from reference.decode_paths import endless_graph
-from reference.training_task import make_trainer, write_task
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 

@@ -9,9 +9,9 @@ from importlib import metadata
 from typing import get_type_hints
 
 import pytest
+from fixtures.imports import plain
+from fixtures.rules import read_rules
 from packaging.requirements import Requirement
-from reference.imports import plain
-from reference.rules import read_rules
 
 from latflow.report.cost_figures import Work, packaged_figures
 from latflow.report.cost_model import ALIKE, Cost, CostModel

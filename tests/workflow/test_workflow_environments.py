@@ -9,9 +9,9 @@ from importlib import metadata
 
 import pytest
 import yaml
+from fixtures.imports import distributions, plain
+from fixtures.rules import read_rules
 from packaging.requirements import Requirement
-from reference.imports import distributions, plain
-from reference.rules import read_rules
 
 FAMILIES = ("corpus", "gmm", "lang", "report", "serve", "torch-cpu", "torch-gpu")
 # Answers what Snakemake asks of conda before it plans, and nothing else.

@@ -15,7 +15,7 @@ import unicodedata
 import numpy as np
 import pytest
 import soundfile
-from reference.input_forms import (
+from fixtures.input_forms import (
     PHONES,
     RATE,
     TEXTS,

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reference.rules import read_rules
+from fixtures.rules import read_rules
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RULES = read_rules(REPOSITORY)

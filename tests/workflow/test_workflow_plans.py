@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import yaml
-from reference import dry_runs
+from fixtures import dry_runs
 
 REAL = [
     *("yesno", "yesno_download", "digits", "digits_flat_start", "digits_ctc"),

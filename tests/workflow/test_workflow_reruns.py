@@ -12,7 +12,7 @@ import time
 
 import pytest
 import yaml
-from reference import dry_runs
+from fixtures import dry_runs
 
 from latflow.workflow.job_graph import plan_jobs
 

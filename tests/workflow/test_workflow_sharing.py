@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from reference import dry_runs
+from fixtures import dry_runs
 
 # As the workflow's rules: outputs of which one has a companion that no rule names.
 SNAKEFILE = """

@@ -5,9 +5,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from fixtures.made_up_alignments import cut, make_system, recording, states
 from lhotse import AudioSource, Recording
 from praatio import textgrid as praat
-from reference.made_up_alignments import cut, make_system, recording, states
 
 from latflow.align.corpus import LogLikes
 from latflow.align.export import export_alignments

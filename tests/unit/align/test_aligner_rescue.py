@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.small_model import small_model
+from fixtures.small_model import small_model
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
 from latflow.align.corpus import AlignmentSummary

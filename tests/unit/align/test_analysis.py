@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import soundfile
-from reference.made_up_alignments import cut, make_system, recording, states
+from fixtures.made_up_alignments import cut, make_system, recording, states
 
 from latflow.align.analysis import COLUMNS, AlignmentAnalysis, signal_to_noise
 from latflow.align.corpus import LogLikes

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from reference.made_up_alignments import cut, make_system, recording, states
+from fixtures.made_up_alignments import cut, make_system, recording, states
 
 from latflow.align.boundaries import REACH, refine_boundaries
 from latflow.align.export import export_alignments

@@ -5,7 +5,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from reference.training_task import training_options
+from fixtures.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree, compile_ctc
 from latflow.cli.main import main

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reference.small_model import SILENCE, small_model
+from fixtures.small_model import SILENCE, small_model
 
 from latflow.criteria.criterion import LatticeCriterion, Utterance
 from latflow.criteria.mmi import Mmi

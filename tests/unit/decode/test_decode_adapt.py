@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from reference.adapted_system import make_systems, system_options, write_frames
-from reference.small_model import small_model
+from fixtures.adapted_system import make_systems, system_options, write_frames
+from fixtures.small_model import small_model
 
 from latflow.decode.adapt import decode_adapted, rescore_acoustic, word_posteriors
 from latflow.decode.joining import join_lattices

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import yaml
-from reference.sequence_system import make_system
-from reference.training_task import data_options, training_options
+from fixtures.sequence_system import make_system
+from fixtures.training_task import data_options, training_options
 
 from latflow.align.aligner import Aligner
 from latflow.align.graphs import TrainingGraphs

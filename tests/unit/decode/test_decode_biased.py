@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from reference.adapted_system import LEXICON, SHARED, write_frames
+from fixtures.adapted_system import LEXICON, SHARED, write_frames
 
 from latflow.corpus.ctm import read_ctm
 from latflow.decode.biased import decode_biased

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from reference.adapted_system import LEXICON, SHARED, write_frames
+from fixtures.adapted_system import LEXICON, SHARED, write_frames
 
 from latflow.align.options import AlignSplitOptions
 from latflow.decode.options import TranscriptLatticeOptions

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from reference.sequence_system import SCALE, make_system
+from fixtures.sequence_system import SCALE, make_system
 from reference.subsampled_twin import FACTOR, write_slow_frames, write_subsampling
 
 from latflow.decode.align import align_network

@@ -1,13 +1,13 @@
 """FSTs of the types `olabel_lookahead` and `ngram`, and their composition.
 
-`reference/openfst_files.py` has files of OpenFst's.
+`fixtures/openfst_files.py` has files of OpenFst's.
 """
 
 from collections import defaultdict
 
 import numpy as np
 import pytest
-from reference.openfst_files import WORDS, write_files
+from fixtures.openfst_files import WORDS, write_files
 
 from latflow.decode.composed_graph import ComposedGraph, GraphParts
 from latflow.decode.composition import ARCS, PAIRS, make_arcs

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.adapted_system import LIMITS, make_systems, system_options, write_frames
+from fixtures.adapted_system import LIMITS, make_systems, system_options, write_frames
 
 from latflow.align.options import AlignSplitOptions
 from latflow.decode.joining import join_alignments

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.adapted_system import (
+from fixtures.adapted_system import (
     LEXICON,
     LIMITS,
     SHARED,

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from reference.small_model import SILENCE, small_model
+from fixtures.small_model import SILENCE, small_model
 
 from latflow.gmm.adaptation import FmllrAccumulator, SpeakerEstimates, with_items
 from latflow.gmm.fmllr import FmllrStatistics, estimate_fmllr

@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 import pytest
+from fixtures.kaldi_exp import make_exp, make_frames, make_graph_dir
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.kaldi_exp import make_exp, make_frames, make_graph_dir
 from reference.split_data import split_data
 
 from latflow.cli.main import main

@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import pytest
-from reference.adapted_system import history
+from fixtures.adapted_system import history
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter

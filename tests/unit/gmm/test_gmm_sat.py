@@ -5,8 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+from fixtures.adapted_system import history, make_systems, system_options, train
 from reference import gmm_naive
-from reference.adapted_system import history, make_systems, system_options, train
 
 from latflow.features.frames import FrameStore
 from latflow.gmm.model import AcousticModel, DiagGmms, GmmSystem

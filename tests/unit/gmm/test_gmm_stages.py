@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from reference.adapted_system import history
+from fixtures.adapted_system import history
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from fixtures.small_model import SILENCE, small_model
 from reference.lattice_paths import random_lattice
-from reference.small_model import SILENCE, small_model
 
 from latflow.errors import UserError
 from latflow.lattice.discriminative import boost, expected_accuracy, mmi_posteriors

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from fixtures.small_model import SILENCE, small_model
 from reference.lfmmi_naive import random_denominator, random_supervision
-from reference.small_model import SILENCE, small_model
 
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import evaluate_lfmmi

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from reference.encoders import write_encoder
+from fixtures.encoders import write_encoder
 from torch.nn import functional
 
 from latflow.nnet.description import NetworkDescription

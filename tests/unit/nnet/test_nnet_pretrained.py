@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from reference.encoders import RATE, write_encoder
+from fixtures.encoders import RATE, write_encoder
 
 from latflow.errors import UserError
 from latflow.nnet.described import described_subsampling

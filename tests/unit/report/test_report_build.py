@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from reference.made_up_results import made_up_recipe, write_experiment, write_json
+from fixtures.made_up_results import made_up_recipe, write_experiment, write_json
 
 from latflow.errors import UserError
 from latflow.report.build import make_report

@@ -6,8 +6,8 @@ import shutil
 
 import pandas as pd
 import pytest
-from reference.made_up_networks import frame_log
-from reference.made_up_results import made_up_recipe, write_experiment
+from fixtures.made_up_networks import frame_log
+from fixtures.made_up_results import made_up_recipe, write_experiment
 
 from latflow.cli.main import main
 from latflow.errors import UserError

@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from reference.made_up_networks import CONFIG, write_networks
-from reference.made_up_results import made_up_recipe, write_experiment, write_json
+from fixtures.made_up_networks import CONFIG, write_networks
+from fixtures.made_up_results import made_up_recipe, write_experiment, write_json
 
 from latflow.ledger import Ledger
 from latflow.report.choice import Decision, decide

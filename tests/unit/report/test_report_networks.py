@@ -5,8 +5,8 @@ from html import unescape
 from typing import get_args
 
 import pytest
-from reference.made_up_networks import CONFIG, DEV_ERRORS, DRIFT, write_networks
-from reference.made_up_results import made_up_recipe, write_experiment
+from fixtures.made_up_networks import CONFIG, DEV_ERRORS, DRIFT, write_networks
+from fixtures.made_up_results import made_up_recipe, write_experiment
 
 from latflow.criteria.options import CriterionOptions
 from latflow.report import sequence, sequence_curves

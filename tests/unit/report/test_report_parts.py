@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from reference.made_up_results import (
+from fixtures.made_up_results import (
     SETS,
     made_up_recipe,
     write_corpus,

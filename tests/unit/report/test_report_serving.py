@@ -1,4 +1,4 @@
-from reference.made_up_results import made_up_recipe
+from fixtures.made_up_results import made_up_recipe
 
 from latflow.report.costs import capacity_section
 from latflow.report.inputs import Results

@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 import soundfile
+from fixtures.made_up_results import made_up_recipe
 from lhotse import MonoCut, Recording, SupervisionSegment
-from reference.made_up_results import made_up_recipe
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from reference.made_up_results import made_up_recipe, write_experiment
+from fixtures.made_up_results import made_up_recipe, write_experiment
 
 from latflow.report.build import make_report
 from latflow.report.inputs import Results

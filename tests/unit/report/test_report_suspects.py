@@ -2,8 +2,8 @@
 
 import numpy as np
 import soundfile
+from fixtures.made_up_results import made_up_recipe
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
-from reference.made_up_results import made_up_recipe
 
 from latflow.report.inputs import Results
 from latflow.report.page import Example, Note, Table

@@ -1,7 +1,7 @@
 """A small system, made once."""
 
 import pytest
-from reference.sequence_system import make_system
+from fixtures.sequence_system import make_system
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference.sequence_system import SCALE, Mmi
+from fixtures.sequence_system import SCALE, Mmi
 from torch.nn import functional
 
 from latflow.criteria.options import CriterionOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference.sequence_task import train_as_rank
+from fixtures.sequence_task import train_as_rank
 
 from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import load_model
@@ -59,7 +59,7 @@ def by_two_ranks(system, tmp_path_factory):
         "sequence": system.options(**FOLLOWING).values(),
         "device": "cpu",
     }
-    function = "reference.sequence_task:train_both_as_rank"
+    function = "fixtures.sequence_task:train_both_as_rank"
     job = write_job(folder / "job.json", function, arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)

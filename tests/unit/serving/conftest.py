@@ -1,7 +1,7 @@
 """A package of a small system, made once."""
 
 import pytest
-from reference.serving_package import adapted_digits, make_digits
+from fixtures.serving_package import adapted_digits, make_digits
 
 from latflow.files import write_json
 from latflow.serving.package import Model

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.serving_package import RATE, words_of
+from fixtures.serving_package import RATE, words_of
 
 from latflow.align.corpus import AlignmentArchive
 from latflow.cli.main import main

@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from reference.serving_package import MFCC, RATE
+from fixtures.serving_package import MFCC, RATE
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentArchive, LogLikes

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from reference.serving_server import PATIENCE, running_server
+from fixtures.serving_server import PATIENCE, running_server
 from scipy.signal import resample_poly
 from websockets.sync.client import connect
 

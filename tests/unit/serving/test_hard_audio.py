@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-from reference.serving_package import MFCC, RATE, words_of
+from fixtures.serving_package import MFCC, RATE, words_of
 
 from latflow.features.extract import make_extractor
 from latflow.features.frames import FrameWriter

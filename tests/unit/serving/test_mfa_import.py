@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 from conftest import shared_folder
-from reference.mfa_model import (
+from fixtures.mfa_model import (
     SPEECH,
     old_model,
     old_phones,

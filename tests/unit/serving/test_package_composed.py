@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference.serving_package import words_of
+from fixtures.serving_package import words_of
 
 from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from reference.serving_server import (
+from fixtures.serving_server import (
     PATIENCE,
     CountingSession,
     counting_model,

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fixtures.serving_server import PATIENCE
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.serving_server import PATIENCE
 
 from latflow.errors import UserError
 from latflow.serving import shared_chunks, shared_scorer

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from reference.serving_process import (
+from fixtures.serving_process import (
     pcm,
     serving,
     words_alone,
     words_told,
     workers_of,
 )
-from reference.serving_server import PATIENCE
+from fixtures.serving_server import PATIENCE
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 from websockets.sync.client import connect
 

@@ -16,9 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from reference.serving_server import (
+from fixtures.serving_server import (
     CHUNK,
     PATIENCE,
     RATE,
@@ -27,6 +25,8 @@ from reference.serving_server import (
     running_server,
     write_certificate,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect

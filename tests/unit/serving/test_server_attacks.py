@@ -12,7 +12,7 @@ import time
 import httpx
 import numpy as np
 import pytest
-from reference.serving_server import (
+from fixtures.serving_server import (
     CHUNK,
     PATIENCE,
     CountingSession,

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from reference.serving_server import running_server
+from fixtures.serving_server import running_server
 from websockets.sync.client import connect
 
 from latflow.serving.options import SessionOptions

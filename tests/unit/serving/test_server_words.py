@@ -16,14 +16,14 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from reference.serving_process import (
+from fixtures.serving_process import (
     pcm,
     serving,
     words_alone,
     words_told,
     workers_of,
 )
-from reference.serving_server import PATIENCE, running_server
+from fixtures.serving_server import PATIENCE, running_server
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference.serving_package import RATE
+from fixtures.serving_package import RATE
 
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model

@@ -6,7 +6,7 @@ import resource
 import httpx
 import numpy as np
 import pytest
-from reference.serving_server import (
+from fixtures.serving_server import (
     CHUNK,
     PATIENCE,
     CountingSession,

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from reference.serving_package import FBANK, MFCC, RATE, WORDS, words_of
-from reference.serving_server import running_server
+from fixtures.serving_package import FBANK, MFCC, RATE, WORDS, words_of
+from fixtures.serving_server import running_server
 
 from latflow.cli.main import main
 from latflow.decode.lattices import decode_lattices

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import soundfile
-from reference.encoders import write_encoder
-from reference.serving_package import RATE
+from fixtures.encoders import write_encoder
+from fixtures.serving_package import RATE
 
 from latflow.cli.main import main
 from latflow.errors import UserError

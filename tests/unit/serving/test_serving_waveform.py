@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.serving_package import FBANK, NETWORK, RATE, Digits, words_of
+from fixtures.serving_package import FBANK, NETWORK, RATE, Digits, words_of
 
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions, LhotseFrontEndOptions

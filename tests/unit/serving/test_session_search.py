@@ -11,9 +11,9 @@ from itertools import product
 import httpx
 import numpy as np
 import pytest
-from reference.serving_package import LEXICON, words_of
-from reference.serving_process import pcm
-from reference.serving_server import running_server
+from fixtures.serving_package import LEXICON, words_of
+from fixtures.serving_process import pcm
+from fixtures.serving_server import running_server
 from websockets.sync.client import connect as connect_client
 
 from latflow.cli.main import main

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import triton_backend
-from reference.triton_backend import Message, MetricFamily
+from fixtures import triton_backend
+from fixtures.triton_backend import Message, MetricFamily
 
 from latflow.cli.main import main
 from latflow.errors import UserError

@@ -90,7 +90,7 @@ def check_all_outputs(environment, repository, address, digits, model, tmp_path)
     samples = digits.samples(utterance)
     file = tmp_path / "samples"
     np.rint(samples * 32768).clip(-32768, 32767).astype(np.int16).tofile(file)
-    client = repository / "tests/reference/triton_client.py"
+    client = repository / "tests/fixtures/triton_client.py"
     command = [environment / "bin/python", client, address, "one", "1600", file]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     outputs = {k: base64.b64decode(v) for k, v in json.loads(done.stdout).items()}

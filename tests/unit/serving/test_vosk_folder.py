@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.openfst_files import WORDS, write_files
+from fixtures.openfst_files import WORDS, write_files
 
 from latflow.errors import UserError
 from latflow.serving.vosk_folder import (

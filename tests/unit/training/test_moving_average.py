@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from reference.training_task import make_trainer, training_options, write_task
+from fixtures.training_task import make_trainer, training_options, write_task
 from torch import nn
 
 from latflow.errors import UserError

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from reference.stage_task import options, stage, write_inputs
+from fixtures.stage_task import options, stage, write_inputs
 from safetensors.torch import load_file
 
 from latflow.errors import Interrupted, UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference.training_task import make_trainer, write_task
+from fixtures.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
 from latflow.training.distributed import Backend, Rank, open_backend, resolve_backend
@@ -123,7 +123,7 @@ def run(
         "device": "cpu",
         "fault": fault and {**fault, "mark": str(folder / "failed")},
     }
-    function = "reference.training_task:train_as_rank"
+    function = "fixtures.training_task:train_as_rank"
     job = write_job(folder / "job.json", function, arguments, elastic=elastic)
     launch(job, ranks=2, backend=backend, threads=2, elastic=elastic)
 
@@ -133,7 +133,7 @@ def test_ranks_write_to_the_log_of_the_job_and_the_first_has_bars(
 ):
     log = logging.FileHandler(tmp_path / "log")
     monkeypatch.setattr(logging.getLogger(), "handlers", [log])
-    function = "reference.rank_operations:work_as_rank"
+    function = "fixtures.rank_operations:work_as_rank"
     job = write_job(tmp_path / "job.json", function, {"device": "cpu"})
     launch(job, ranks=2, backend="none", threads=2)
     log.close()
@@ -198,7 +198,7 @@ def test_parameter_averaging_every_few_steps_learns(task, tmp_path, by_two_ranks
 
 
 def test_torch_starts_no_ranks_on_other_hosts(tmp_path):
-    job = write_job(tmp_path / "job.json", "reference.training_task:train_as_rank", {})
+    job = write_job(tmp_path / "job.json", "fixtures.training_task:train_as_rank", {})
     with pytest.raises(UserError, match="hosts a:4,b:4 - install Horovod"):
         launch(job, ranks=8, backend="torch", hosts="a:4,b:4")
 

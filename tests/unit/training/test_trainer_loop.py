@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from reference.training_task import make_trainer, training_options, write_task
+from fixtures.training_task import make_trainer, training_options, write_task
 
 from latflow.errors import Interrupted, UserError
 from latflow.features.frames import FrameStore, FrameWriter

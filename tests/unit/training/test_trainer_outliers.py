@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference.training_task import DIM, make_trainer, training_options, write_task
+from fixtures.training_task import DIM, make_trainer, training_options, write_task
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from reference.training_task import training_options
+from fixtures.training_task import training_options
 
 from latflow.errors import UserError
 from latflow.training.optimizers import Moment, is_exhausted, learning_rate

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fixtures.training_task import make_trainer, write_task
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
 from latflow.training.launch import launch, write_job
@@ -75,7 +75,7 @@ def test_ranks_that_srun_starts_make_the_model_of_one_process(tmp_path, backend)
         "settings": {"two": SETTINGS},
         "device": "cpu",
     }
-    function = "reference.training_task:train_as_rank"
+    function = "fixtures.training_task:train_as_rank"
     job = write_job(tmp_path / "job.json", function, arguments)
     launch(job, ranks=2, backend=backend, threads=2, hosts="srun")
     alone = make_trainer(task, tmp_path / "alone", **SETTINGS)

@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from reference.stage_task import DIM, MODEL, options, stage, write_inputs
-from reference.training_task import LAYERS
+from fixtures.stage_task import DIM, MODEL, options, stage, write_inputs
+from fixtures.training_task import LAYERS
 from safetensors.torch import load_file, save_file
 
 from latflow.cli.main import main

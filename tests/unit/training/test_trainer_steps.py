@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference.training_task import make_trainer, training_options, write_task
+from fixtures.training_task import make_trainer, training_options, write_task
 
 from latflow.errors import UserError
 from latflow.training.losses import losses_of

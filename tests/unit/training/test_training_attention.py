@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from reference.adapted_system import ARPA, LEXICON, SOUND, WORDS
-from reference.training_task import training_options
+from fixtures.adapted_system import ARPA, LEXICON, SOUND, WORDS
+from fixtures.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree
 from latflow.align.units import spell_transcripts

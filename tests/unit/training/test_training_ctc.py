@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from reference.adapted_system import ARPA, LEXICON, write_frames
-from reference.training_task import training_options
+from fixtures.adapted_system import ARPA, LEXICON, write_frames
+from fixtures.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree, compile_ctc
 from latflow.decode.align import align_network

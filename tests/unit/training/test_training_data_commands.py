@@ -6,7 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from reference.small_model import small_model
+from fixtures.small_model import small_model
 
 from latflow.cli.data import HDF5
 from latflow.errors import UserError

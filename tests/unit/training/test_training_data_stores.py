@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference.small_model import small_model
+from fixtures.small_model import small_model
 from reference.training_data_naive import data_of
 
 from latflow.errors import UserError

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 import torch
-from reference.training_task import data_options, make_trainer, write_task
+from fixtures.training_task import data_options, make_trainer, write_task
 
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.normalization import Normalizer

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from reference.adapted_system import LEXICON, WORDS, write_frames
-from reference.training_task import training_options
+from fixtures.adapted_system import LEXICON, WORDS, write_frames
+from fixtures.training_task import training_options
 
 from latflow.align.flat_start import FlatStartSupervisions, supervise_flat_start
 from latflow.align.full_tree import PhoneSampler, build_full_tree

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from reference.lfmmi_task import write_lfmmi_task
-from reference.training_task import training_options
+from fixtures.lfmmi_task import write_lfmmi_task
+from fixtures.training_task import training_options
 
 from latflow.align.supervision_store import Supervisions
 from latflow.criteria.denominator import Denominator

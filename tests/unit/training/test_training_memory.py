@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from reference.training_task import make_trainer, write_task
+from fixtures.training_task import make_trainer, write_task
 from torch import nn
 
 from latflow.errors import UserError, is_out_of_memory

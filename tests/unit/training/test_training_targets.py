@@ -6,9 +6,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 import soundfile
+from fixtures.small_model import small_model
+from fixtures.training_task import training_options
 from lhotse import MonoCut, Recording, SupervisionSegment
-from reference.small_model import small_model
-from reference.training_task import training_options
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
