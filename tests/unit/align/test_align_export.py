@@ -1,7 +1,6 @@
 """Alignments as TextGrids, CTM and JSON; scores; the lexicon of `--model`."""
 
 import json
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from praatio import textgrid as praat
 
 from latflow.align.corpus import LogLikes
 from latflow.align.export import export_alignments
-from latflow.align.options import ExportFormat, ExportOptions
+from latflow.align.options import ExportOptions
 from latflow.align.timing import AlignedSet, PhoneScores
-from latflow.cli.align import _FORMS
 from latflow.corpus.ctm import read_ctm
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
@@ -216,7 +214,3 @@ def test_no_textgrid_takes_the_place_of_another(system, tmp_path):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.TextGrid")}
     names = ("a", "a.2", "a.3", "%2E./up", "%/top")
     assert found == {f"{name}.TextGrid" for name in names}
-
-
-def test_the_command_knows_all_forms():
-    assert set(get_args(ExportFormat)) == set(_FORMS)
