@@ -260,9 +260,9 @@ def use_divided(folder):
 def use_examined(folder):
     """The doctor tells faults as findings."""
     cuts, lexicon = {"train": folder / "cuts.jsonl.gz"}, folder / "lexicon.txt"
-    examine_corpora(cuts, lexicon, LangOptions(), FeatureOptions(), folder)
+    examine_corpora(cuts, lexicon, LangOptions(), FeatureOptions())
     corpus = CorpusOptions(train=source_of(folder), dev={"type": "none"}, test={})
-    examine_sources(corpus, lexicon, LangOptions(), FeatureOptions(), folder)
+    examine_sources(corpus, lexicon, LangOptions(), FeatureOptions())
 
 
 def write_simulated(folder, rng):

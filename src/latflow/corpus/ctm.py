@@ -48,8 +48,8 @@ def read_ctm(path: str | Path) -> Iterator[TimedWord]:
     """Yield the words of a CTM file in its order; `;;` starts a comment line.
 
     Raises:
-        UserError: a line has too few or too many fields, or a time is not a number or
-            negative.
+        UserError: a line has too few fields, a time is not a number or negative, or
+            what follows the word is no number.
     """
     for number, line in read_lines(path):
         fields = line.split()

@@ -303,7 +303,7 @@ def test_bad_text_is_refused(tmp_path, content, message):
 
 
 @pytest.mark.parametrize(
-    "line", ["u 1 0 1", "u 1 x 1 W", "u 1 -1 1 W", "u 1 0 1 W 1 1"]
+    "line", ["u 1 0 1", "u 1 x 1 W", "u 1 -1 1 W", "u 1 0 1 W 1 x"]
 )
 def test_bad_ctm_is_refused(tmp_path, line):
     (tmp_path / "ctm").write_text(f";; comment\n{line}\n")

@@ -205,7 +205,7 @@ def test_the_target_of_sparse_inputs_is_told_by_what_others_lack(tmp_path):
     import_hdf([both, sparse], *out)
     assert LabelStore.load(out[1] / "data").labels(0).tolist() == [4, 5]
     for targets in (["classes"], ["pdf", "phone"], []):
-        with pytest.raises(UserError, match="y: its inputs are labels, and it is not"):
+        with pytest.raises(UserError, match="y: its inputs are labels, and of which"):
             import_hdf([both, sparse], *out, targets=targets)
 
 
