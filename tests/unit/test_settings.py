@@ -96,7 +96,7 @@ def test_recipe_that_is_no_yaml_is_refused(tmp_path):
         ("a: [1\n", "YAML"),
         ("- 1\n", "YAML"),
         ("a: 2001-99-99\n", "month"),
-        ("a: &x [*x]\n", "Circular"),
+        ("a: &x [*x]\n", "an alias stands for what it is part of"),
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=what):
@@ -152,6 +152,12 @@ def test_override_that_names_no_key_is_refused(override):
         ("a: {b: 1,\n b: 2}", "lines 1 and 2: the key b stands twice"),
         ("a:\n\t- b", "line 2: not readable as YAML: .* indent by blanks, not tabs"),
         ("a: b: c", "line 1: not readable as YAML: mapping values are not allowed"),
+        ("a: 1\nb: &b\n  c: [*b]", "line 2: an alias stands for what it is part of"),
+        (
+            "a0: &a0 [x, x, x, x]\n"
+            + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 9)),
+            "its aliases stand for 2e[+]08 values",
+        ),
     ],
 )
 def test_a_faulty_recipe_is_one_line_with_the_line(tmp_path, text, complaint):

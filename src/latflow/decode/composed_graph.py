@@ -36,7 +36,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
-from latflow.lang.lm_arrays import LmArrays, walk
+from latflow.lang.lm_arrays import LmArrays
 from latflow.lang.phrases import phrase_model
 from latflow.lang.word_class import empty_history, rare_words, with_class
 
@@ -376,8 +376,10 @@ def _phrases(phrases: Mapping[tuple[int, ...], float], label_of: np.ndarray) -> 
     )
     other = len(words)
     own_label = np.where(rank > 0, rank - 1, other).astype(np.int32)
-    nodes = range(model.num_states)
-    refund = np.array([walk(model.arrays, n, other)[0] for n in nodes], np.float32)
+    refund = np.zeros(model.num_states, np.float32)  # until the root, which gives none
+    shorter, cost = model.arrays.backoff_state, model.arrays.backoff_cost
+    for n in range(1, len(refund)):  # short beginnings come first
+        refund[n] = cost[n] + refund[shorter[n]]
     return Phrases(
         LmArrays(*read_only(*model.arrays)),
         *read_only(own_label, label_of[words].astype(np.int32), refund),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,9 +30,12 @@ from latflow.fst.openfst import ARC
 HEADER = "#JSGF"
 _REMEDY = 'the format is described in docs/serving.md, "Grammars"'
 _MAX_DEPTH = 100  # of brackets, and of rules in rules
+_MAX_NESTED = 300  # of both together, where rules are put in for their names
 _MAX_STATES = 200_000
 _HALF = math.log(2.0)
-_COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+# Some tools write no version, no semicolon, or a small v.
+_FIRST_LINE = re.compile(r"#JSGF(?!\w)(\s+[Vv]1\.0(?![\w.])[^;\r\n]*)?\s*;?")
+_COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _TOKENS = re.compile(
     r"""\s*(?:
       "(?P<quoted>(?:\\.|[^"\\])*)"
@@ -121,9 +124,10 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         body = text.lstrip("\ufeff \t\r\n")
-        head, semicolon, body = body.partition(";")
-        if not re.fullmatch(r"#JSGF(\s+V1\.0[^;]*)?", head.rstrip()) or not semicolon:
+        head = _FIRST_LINE.match(body)
+        if head is None:
             raise _fault("it does not begin with `#JSGF V1.0;`")
+        body = body[head.end() :]
         self._tokens = list(_tokens(_COMMENTS.sub(r"\1 ", body)))
         self._at, self._depth = 0, 0
 
@@ -276,6 +280,7 @@ class _Builder:
     # Where a rule begins that another state follows.
     _begin: dict[tuple[str, int], int] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
+    _nested: int = 0  # expansions that are being added
 
     def build(self, top: _Expansion) -> Graph:
         """Return the acceptor of an expansion, and of nothing."""
@@ -300,6 +305,14 @@ class _Builder:
 
     def _add(self, expansion: _Expansion, begin: int, end: int) -> None:
         """Add an expansion between two states."""
+        if self._nested >= _MAX_NESTED:
+            raise _fault(f"rules and brackets are nested more than {_MAX_NESTED} deep")
+        self._nested += 1
+        self._add_kind(expansion, begin, end)
+        self._nested -= 1
+
+    def _add_kind(self, expansion: _Expansion, begin: int, end: int) -> None:
+        """Add an expansion as its kind asks for."""
         if isinstance(expansion, _Words):
             self._add_words(self.words_of(expansion.text), begin, end)
         elif isinstance(expansion, _Reference):
@@ -344,21 +357,32 @@ class _Builder:
                 own = self._state()
                 self._arcs.append((begin, 0, cost, own))
                 self._add(alternative, own, end)
-        least: dict[tuple[int, ...], float] = {}  # beginning -> of what goes on with it
+        if costs:
+            self._add_lists(costs, begin, end)
+
+    def _add_lists(
+        self, costs: Mapping[tuple[int, ...], float], begin: int, end: int
+    ) -> None:
+        """Add lists of words with their costs, as a tree of their beginnings."""
+        tree: dict[tuple[int, int], int] = {}  # a beginning, and a word -> the longer
+        least = [math.inf]  # of what goes on with a beginning; the first is empty
+        ends: list[tuple[int, float]] = []
         for words, cost in costs.items():
-            for n in range(len(words) + 1):
-                least[words[:n]] = min(cost, least.get(words[:n], math.inf))
-        state: dict[tuple[int, ...], int] = {}
-        for beginning, cost in sorted(least.items(), key=lambda item: len(item[0])):
-            state[beginning] = self._state()
-            if beginning:
-                before, word = beginning[:-1], beginning[-1]
-                arc = (state[before], word, cost - least[before], state[beginning])
-            else:
-                arc = (begin, 0, cost, state[beginning])
+            node = 0
+            least[node] = min(cost, least[node])
+            for word in words:
+                node = tree.setdefault((node, word), len(least))
+                if node == len(least):
+                    least.append(cost)
+                least[node] = min(cost, least[node])
+            ends.append((node, cost))
+        state = [self._state() for _ in least]
+        self._arcs.append((begin, 0, least[0], state[0]))
+        for (node, word), to in tree.items():
+            arc = (state[node], word, least[to] - least[node], state[to])
             self._arcs.append(arc)
-        for words, cost in costs.items():
-            self._arcs.append((state[words], 0, cost - least[words], end))
+        for node, cost in ends:
+            self._arcs.append((state[node], 0, cost - least[node], end))
 
     def _add_words(self, words: list[int], begin: int, end: int) -> None:
         """Add words one behind the other."""

@@ -148,27 +148,22 @@ def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
     if not whole:
         raise UserError("the grammar has no phrase", remedy="write at least one")
     cost = math.log(len(whole) + 1)
-    number = {phrase: n for n, phrase in enumerate(_beginnings(whole))}
-    final = np.full(len(number), np.inf, np.float32)
-    final[0] = cost
-    source, rows = [], []
-    for beginning, state in number.items():
-        if beginning:
-            source.append(number[beginning[:-1]])
-            word = beginning[-1]
-            rows.append((word, word, 0.0 if len(beginning) > 1 else cost, state))
+    next_state: dict[tuple[int, int], int] = {}
+    ends = []
     for phrase in whole:
-        source.append(number[phrase])
-        rows.append((0, 0, 0.0, 0))
+        state = 0
+        for word in phrase:
+            state = next_state.setdefault((state, word), len(next_state) + 1)
+        ends.append(state)
+    source = [state for state, _ in next_state] + ends
+    rows = [
+        (word, word, 0.0 if state else cost, to)
+        for (state, word), to in next_state.items()
+    ]
+    rows += [(0, 0, 0.0, 0)] * len(ends)
+    final = np.full(len(next_state) + 1, np.inf, np.float32)
+    final[0] = cost
     return Graph.from_arc_list(0, np.array(source), np.array(rows, ARC), final)
-
-
-def _beginnings(phrases: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], None]:
-    """Return all beginnings of phrases, the empty one too, short ones first."""
-    found: dict[tuple[int, ...], None] = {(): None}
-    for phrase in phrases:
-        found |= {phrase[: n + 1]: None for n in range(len(phrase))}
-    return found
 
 
 def bigram_grammar(phrases: Sequence[Sequence[int]]) -> Graph:

@@ -420,7 +420,7 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
     """
     ordered: dict[str, LayerDescription] = {}
     for name in ends:
-        for layer in _sources_first(name, layers, ordered, ()):
+        for layer in _sources_first(name, layers, ordered):
             ordered[layer.name] = layer
     for name, layer in layers.items():
         if name not in ordered:
@@ -435,18 +435,22 @@ def _sources_first(
     name: str,
     layers: Mapping[str, LayerDescription],
     done: Mapping[str, LayerDescription],
-    path: tuple[str, ...],
 ) -> Iterator[LayerDescription]:
-    """Yield what a layer needs, however deep, and then the layer."""
-    if name == DATA or name in done:
+    """Yield what a layer needs and is not done, however deep, and then the layer."""
+    if name in done:
         return
-    layer = layers[name]
-    if name in path:
-        circle = " <- ".join((*path[path.index(name) :], name))
-        raise layer.location.error(f"layers feed each other in a circle: {circle}")
-    for source in layer.needs:
-        if source.startswith(PREVIOUS):
-            continue
-        yield from _sources_first(source, layers, done, (*path, name))
-    if name not in done:
-        yield layer
+    path = {name: iter(layers[name].needs)}  # each needs the next: what it still needs
+    while path:
+        last, needs = next(reversed(path.items()))
+        source = next(needs, None)
+        if source is None:
+            del path[last]
+            yield layers[last]
+        elif source in path:
+            names = [*path]
+            circle = " <- ".join((*names[names.index(source) :], source))
+            raise layers[source].location.error(
+                f"layers feed each other in a circle: {circle}"
+            )
+        elif source != DATA and source not in done and not source.startswith(PREVIOUS):
+            path[source] = iter(layers[source].needs)

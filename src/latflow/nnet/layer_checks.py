@@ -55,7 +55,8 @@ def check_sources(
         raise layer.location.error(what, "it is of class rec")
     if name not in having or name == layer.name:
         what = f"initial_state names no layer of class rec: {name}"
-        raise layer.location.error(what, nearest(name, having))
+        others = [one for one in having if one != layer.name]
+        raise layer.location.error(what, nearest(name, others) if others else None)
 
 
 def check_in_loop(layer: LayerDescription) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,10 +44,16 @@ class Loop(Layer):
         super().__init__(shape)
         self.is_backward = options.direction == "backward"
         self.end = plan.ends[0]
-        sizes = _Sizes(plan, shape.dim)
+        sizes = _sizes(plan, shape.dim)
         sources = {source for layer in plan.layers for source in layer.inputs}
         delayed = sorted(x for x in sources if x.startswith(PREVIOUS))
-        previous = {x: Shape(sizes.of(_read(x))) for x in delayed}
+        for layer in plan.layers:
+            if layer.name not in sizes and f"{PREVIOUS}{layer.name}" in delayed:
+                raise layer.location.error(
+                    f"its size follows from nothing but {PREVIOUS}{layer.name}",
+                    "let it read a layer with a size, of class linear or rec",
+                )
+        previous = {x: Shape(sizes[_read(x)]) for x in delayed}
         self.graph = LayerGraph(plan, shape, previous=previous)
         self.parts = _parts_of(plan)
         for layer in self.parts.looped:
@@ -169,43 +175,35 @@ def _add_delayed(sources: Sequence[str], results: dict[str, Padded]) -> None:
             results[source] = batch.with_values(values)
 
 
-class _Sizes:
-    """Numbers a frame of the layers of a loop, found without making them.
+def _sizes(plan: Plan, dim: int) -> dict[str, int]:
+    """Return the numbers a frame of the layers of a loop, found without making them.
 
     What is read of the frame before may depend on itself: of layers whose inputs are of
-    one size, any input that is known tells it.
+    one size, any input that is known tells it. Layers whose size follows from nothing
+    are left out.
+
+    Args:
+        plan: the layers inside.
+        dim: numbers a frame of `data`.
     """
+    sizes, number = {DATA: dim}, 0
+    while number != len(sizes):
+        number = len(sizes)
+        for layer in plan.layers:
+            size = _size(layer, [sizes.get(_read(x)) for x in layer.inputs])
+            if layer.name not in sizes and size is not None:
+                sizes[layer.name] = size
+    return sizes
 
-    def __init__(self, plan: Plan, dim: int) -> None:
-        self._layers: Mapping[str, LayerDescription] = {x.name: x for x in plan.layers}
-        self._dim = dim
 
-    def of(self, name: str) -> int:
-        """Return the numbers a frame of a layer.
-
-        Raises:
-            UserError: they follow from nothing.
-        """
-        size = self._find(name, ())
-        if size is None:
-            raise self._layers[name].location.error(
-                f"its size follows from nothing but {PREVIOUS}{name}",
-                "let it read a layer with a size, of class linear or rec",
-            )
-        return size
-
-    def _find(self, name: str, above: tuple[str, ...]) -> int | None:
-        """Return a size; None where it is that of a layer `above`, which asks."""
-        if name == DATA or name in above:
-            return self._dim if name == DATA else None
-        layer = self._layers[name]
-        options = layer.options
-        told = getattr(options, "projection", None) or getattr(options, "size", None)
-        if told is not None:
-            return told
-        sizes = [self._find(_read(x), (*above, name)) for x in layer.inputs]
-        known = [size for size in sizes if size is not None]
-        if layer.layer_class.COMBINE == "concat":
-            begin = options.begin if isinstance(options, SliceOptions) else 0
-            return sum(known) - begin if len(known) == len(sizes) else None
-        return known[0] if known else None
+def _size(layer: LayerDescription, sizes: Sequence[int | None]) -> int | None:
+    """Return the numbers a frame of a layer by those of its inputs, where known."""
+    options = layer.options
+    told = getattr(options, "projection", None) or getattr(options, "size", None)
+    if told is not None:
+        return told
+    known = [size for size in sizes if size is not None]
+    if layer.layer_class.COMBINE == "concat":
+        begin = options.begin if isinstance(options, SliceOptions) else 0
+        return sum(known) - begin if len(known) == len(sizes) else None
+    return known[0] if known else None

@@ -6,6 +6,7 @@ Source: https://github.com/rwth-i6/returnn, `returnn/tf/layers`.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -56,6 +57,14 @@ class RefusedError(Exception):
         self.key, self.why = key, why
 
 
+def finite(key: str, value: Any) -> float:
+    """Return a number that a layer gives; refuse anything else, by its key."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise RefusedError(key, f"{value!r} is no number")
+    return float(value)
+
+
 class Keys:
     """Keys of a layer, of which none may be passed over.
 
@@ -100,6 +109,11 @@ class Keys:
             raise RefusedError(key, f"{value!r} is no whole number above 0")
         self.rename(key, name)
         return value
+
+    def real(self, key: str, default: float) -> float:
+        """Return a finite number; that of `default` where there is none."""
+        value = self.take(key, default)
+        return finite(key, default if value is None else value)
 
     def activation(self, name: str = "activation", default: str | None = None) -> str:
         """Return the function of the result by our name."""
@@ -273,8 +287,9 @@ def _part(node: ast.expr) -> dict[str, Any] | int | None:
 
 def _dropout(keys: Keys) -> dict[str, Any]:
     """Convert `dropout`."""
+    rate = keys.real("dropout", 0.0)
     keys.rename("dropout", "rate")
-    return {"class": "dropout", "rate": float(keys.given.get("dropout") or 0.0)}
+    return {"class": "dropout", "rate": rate}
 
 
 def _combine(keys: Keys) -> dict[str, Any]:
@@ -291,8 +306,8 @@ def _combine(keys: Keys) -> dict[str, Any]:
 def _batch_norm(keys: Keys) -> dict[str, Any]:
     """Convert `batch_norm`."""
     made: dict[str, Any] = {"class": "batch_norm"}
-    made["momentum"] = float(keys.take("momentum", 0.1))
-    made["epsilon"] = float(keys.take("epsilon", 1e-3))
+    made["momentum"] = keys.real("momentum", 0.1)
+    made["epsilon"] = keys.real("epsilon", 1e-3)
     return made
 
 

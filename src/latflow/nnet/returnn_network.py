@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from latflow.nnet.returnn_layers import CLASSES, Fate, Keys, RefusedError, Row
+from latflow.nnet.returnn_layers import CLASSES, Fate, Keys, RefusedError, Row, finite
 
 _LOSSES = ("ce", "ctc")
 _BEFORE = "prev:"  # before a layer's name: what it gave for the frame before
@@ -209,7 +209,7 @@ class _Network:
         convert = CLASSES.get(kind)
         if convert is None or (kind == "rnn_cell" and not self._in_loop):
             raise RefusedError("class", f"no layer of ours is like {kind}")
-        rate = keys.take("dropout", 0.0) or 0.0
+        rate = keys.real("dropout", 0.0)
         made = convert(keys)
         inputs = self._inputs(keys)
         if labels := self._labels_in(inputs):
@@ -221,7 +221,7 @@ class _Network:
         if made is not None and "from" in made:
             inputs = self._expressed(name, made, inputs)
         if rate and kind != "dropout":
-            inputs = [self._put_dropout(name, inputs, float(rate))]
+            inputs = [self._put_dropout(name, inputs, rate)]
             keys.rename("dropout", "a layer of class dropout before it")
         self._take_common(name, kind, keys, made)
         is_alias = made is None and "loss" not in keys.used and len(inputs) == 1
@@ -316,8 +316,8 @@ class _Network:
         if keys.take("trainable", default=True) is False:
             self._found.frozen.append(self._names[name])
             keys.rename("trainable", "training.freeze")
-        if factor := keys.take("L2", 0.0):
-            self._found.l2[self._names[name]] = float(factor)
+        if factor := keys.real("L2", 0.0):
+            self._found.l2[self._names[name]] = factor
             keys.rename("L2", "training.l2")
         loss = keys.take("loss", None)
         if loss is not None:
@@ -344,16 +344,23 @@ class _Network:
         if target != "classes":
             raise RefusedError("target", f"other labels than classes: {target}")
         made["loss"] = loss
-        scale = keys.take("loss_scale", 1.0)
-        options = dict(keys.take("loss_opts", None) or {})
-        scale *= options.pop("scale", 1.0)
+        given = keys.take("loss_opts", None) or {}
+        if not isinstance(given, Mapping):
+            raise RefusedError("loss_opts", f"{given!r} is no dictionary")
+        options = dict(given)
+
+        def number(key: str, default: float) -> float:
+            value = options.pop(key, default)
+            return finite("loss_opts", default if value is None else value)
+
+        scale = keys.real("loss_scale", 1.0) * number("scale", 1.0)
         if scale != 1.0:
-            made["loss_scale"] = float(scale)
-        if smoothing := options.pop("label_smoothing", 0.0):
-            self._found.label_smoothing = float(smoothing)
+            made["loss_scale"] = scale
+        if smoothing := number("label_smoothing", 0.0):
+            self._found.label_smoothing = smoothing
             keys.rename("loss_opts", "training.label_smoothing")
-        if focal := options.pop("focal_loss_factor", 0.0):
-            self._found.focal = float(focal)
+        if focal := number("focal_loss_factor", 0.0):
+            self._found.focal = focal
             keys.rename("loss_opts", "training.focal")
         if options:
             raise RefusedError("loss_opts", f"no {', '.join(map(str, options))} here")

@@ -23,6 +23,7 @@ from latflow.lang.lexicon import read_entry
 from latflow.lang.session_grammar import GrammarWords, bigram_grammar, read_grammar
 from latflow.serving.options import LanguageOptions
 
+_MOST_BOOST = 1000.0  # what costs are of can't tell larger ones apart
 _MOST = 8  # searches with all that has been composed for them
 
 _Key = tuple[LanguageOptions, tuple[int, int] | None]
@@ -213,9 +214,9 @@ def _boosted(line: str, usual: float) -> tuple[str, float]:
         boost = float(text)
     except ValueError:
         boost = -1.0
-    if not 0.0 <= boost < float("inf"):
+    if not 0.0 <= boost <= _MOST_BOOST:
         raise UserError(
             f"phrase {line!r}: {text!r} is no boost",
-            remedy="write e.g. `new york :4`",
+            remedy=f"write e.g. `new york :4`, {_MOST_BOOST:g} at most",
         )
     return phrase, boost

@@ -10,6 +10,7 @@ Source: https://github.com/rwth-i6/returnn, `returnn/tf/updater.py`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,7 +189,7 @@ class _Training:
         if isinstance(value, Mapping):
             value = value.get("data", value.get("classes"))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value if is_number else None
+        return value if is_number and math.isfinite(value) else None
 
     def _rename(self, key: str, place: str, value: Any, more: str = "") -> None:
         """Take a setting that has another name."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from latflow.decode.composed_graph import ComposedGraph, GraphParts, let_words_back_off
+from latflow.decode.composed_graph import (
+    ComposedGraph,
+    GraphParts,
+    _phrases,
+    let_words_back_off,
+)
 from latflow.decode.composition import ARCS, PAIRS
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.parts import BACK_OFF, NOTHING
@@ -15,6 +21,7 @@ from latflow.decode.reachable import depth_first_words, next_labels
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
+from latflow.lang.lm_arrays import walk
 
 NUM_WORDS, NUM_PDFS = 40, 6
 BACK = NUM_WORDS + 1  # the number of #0
@@ -197,3 +204,25 @@ def test_next_labels_are_those_that_paths_come_to(seed):
         assert inside == expected - {BACK_OFF}
         assert reach.can_back_off[number] == (BACK_OFF in expected)
         assert (rows[1:, 0] > rows[:-1, 1] + 1).all()
+
+
+def test_what_phrases_give_back_is_what_the_model_backs_off_by():
+    random = np.random.default_rng(1)
+    phrases = {
+        tuple(random.integers(1, 4, random.integers(1, 6)).tolist()): float(boost)
+        for boost in random.uniform(0.0, 5.0, 30)
+    }
+    found = _phrases(phrases, np.arange(5, dtype=np.int32))
+    other = int(found.label_of[4])
+    expected = [walk(found.lm, n, other)[0] for n in range(len(found.refund))]
+    np.testing.assert_allclose(found.refund, expected, atol=1e-5)
+
+
+def test_a_long_phrase_takes_time_as_it_has_words():
+    seconds = []
+    for number in (5_000, 40_000):
+        began = time.process_time()
+        found = _phrases({(1,) * number: 4.0}, np.arange(3, dtype=np.int32))
+        seconds.append(time.process_time() - began)
+        assert len(found.refund) == number + 1
+    assert seconds[1] < 30 * seconds[0]  # 64 times if by pairs of words

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -108,6 +109,8 @@ def test_weights_are_relative(lang):
         ("public <x> = [on [off]];", {"", "on", "on off"}),
         ("public <x> = <x>;", {""}),
         ("public <x> = Turn ON, don’t", {"", "turn on don't"}),
+        (f"public <x> = on off{'+*' * 2000};", {"", "on", "on off", "on off off"}),
+        ("// only a comment\rpublic <x> = on;", {"", "on"}),
     ],
 )  # fmt: skip
 def test_what_rules_accept(lang, rules, accepted):
@@ -128,6 +131,13 @@ def test_what_rules_accept(lang, rules, accepted):
         ("import <other.*>; public <x> = <other.y>;", "no rule <other.y>.*imported"),
         ("public <x> = on ^ off > ;", "makes no sense"),
         (f"public <x> = {'(' * 200}on{')' * 200};", "more than 100 deep"),
+        (
+            "public <x> = <s0>; <s60> = on;"
+            + "".join(
+                f"<s{n}> = {'(on ' * 9}<s{n + 1}>{'| off)' * 9};" for n in range(60)
+            ),
+            "nested more than 300 deep",
+        ),
         ("public <x> = turn it up;", "2 words that the lexicon lacks: it, up"),
         (
             "public <r0> = on;"
@@ -141,6 +151,34 @@ def test_faulty_rules_are_refused_in_a_line(lang, text, message):
     with pytest.raises(UserError, match=message) as caught:
         jsgf(text, lang)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#JSGF V1.0;",
+        "#JSGF v1.0;",  # pocketsphinx's test/data/cards/cards.gram
+        "#JSGF V1.0 UTF-8 en;",
+        "#JSGF V1.0 ISO8859-1 en",
+        "#JSGF V1.0\r",
+    ],
+)
+def test_no_rule_is_lost_behind_the_first_line(lang, line):
+    graph = read_grammar(f"{line}\n<y> = on; public <x> = <y>;", lang)
+    assert sentences(graph, 2, lang).keys() == {"", "on"}
+
+
+@pytest.mark.parametrize(
+    "form", ['["{}", "turn"]', "#JSGF V1.0; public <x> = {} | turn;"]
+)
+def test_memory_grows_as_the_text_of_a_grammar_does(lang, form):
+    text = form.format("on off " * 5000)
+    tracemalloc.start()
+    graph = read_grammar(text, lang)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert graph.num_states > 10_000
+    assert peak < 1000 * len(text)
 
 
 def test_a_grammar_of_too_many_ways_is_refused():

@@ -356,3 +356,25 @@ def test_training_in_bf16_and_plans_take_them(num_frames):
     given = torch.zeros(2, num_frames, 3, device="meta")
     logits = net.to("meta")(given, torch.tensor([num_frames] * 2))["output"].logits
     assert logits.shape == (2, num_frames, 4)
+
+
+def test_sizes_in_a_loop_are_found_in_time_by_their_number():
+    """Ways from a layer to `data` double with each sum, and with each circle."""
+    sums = {f"a{n}": {"class": "add", "from": [f"a{n - 1}"] * 2} for n in range(1, 40)}
+    layers = {"a0": {"class": "add", "from": "data"}, **sums}
+    layers["z"] = {"class": "add", "from": ["a39", "prev:z"]}
+    every = [f"prev:y{n}" for n in range(12)]
+    circles = {f"y{n}": {"class": "add", "from": [*every, "data"]} for n in range(12)}
+    net = network(
+        {
+            "one": {"class": "loop", "layers": layers},
+            "two": {"class": "loop", "layers": circles},
+        }
+    )
+    assert [net.body.shapes[name].dim for name in ("one", "two")] == [3, 3]
+
+
+def test_a_network_may_be_deeper_than_functions_may_call_each_other():
+    chain = {f"a{n}": {"class": "add"} for n in range(1200)}
+    net = network({"loop": {"class": "loop", "layers": chain}})
+    assert len(net.body.plan.layers[0].inside.layers) == 1200
