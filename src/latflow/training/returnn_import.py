@@ -188,8 +188,9 @@ class _Training:
         value = self._config.values.get(key)
         if isinstance(value, Mapping):
             value = value.get("data", value.get("classes"))
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value if is_number and math.isfinite(value) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return value if math.isfinite(value) else None
 
     def _rename(self, key: str, place: str, value: Any, more: str = "") -> None:
         """Take a setting that has another name."""
