@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import triton  # pyright: ignore[reportMissingImports]
-import triton.language as tl  # pyright: ignore[reportMissingImports]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 _LANES = 64  # sequences side by side

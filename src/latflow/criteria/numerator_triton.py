@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
-import triton.language as tl  # pyright: ignore[reportMissingImports]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from latflow.criteria.packed_graphs import (

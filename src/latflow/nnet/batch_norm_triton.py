@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
-import triton.language as tl  # pyright: ignore[reportMissingImports]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 _ROWS, _COLUMNS = 32, 64  # of a tile

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
-import triton.language as tl  # pyright: ignore[reportMissingImports]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 _WIDE, _HIGH = 16, 64  # images of a program at a time: along the width, the height
