@@ -40,7 +40,8 @@ RESULTS = "LATFLOW_RESULTS"
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
 # Their logs tell how far they are.
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
-_AT_FIRST = 10.0  # seconds; a shorter run isn't estimated
+# Seconds after which a run is estimated: on a terminal, or not. Shorter ones are not.
+_AT_FIRST = {True: 10.0, False: 45.0}
 LONG = 30.0  # seconds of a job that has a line of its own
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
@@ -442,7 +443,7 @@ class LogHandler(LogHandlerBase):
 
     def _expect(self) -> None:
         """Have a run that goes on for a while estimated, and say what it will take."""
-        if self._over.wait(_AT_FIRST):
+        if self._over.wait(_AT_FIRST[self._plain.is_tty]):
             return
         told = self.estimate() if self.estimate is not None else None
         with self._screen:
