@@ -35,7 +35,8 @@ EXPERIMENT = "align"
 ALIGNER = "sat"  # the last system, which aligns and is packaged
 _PRONUNCIATIONS = 3  # of a word that the lexicon lacks, at most
 # What the workflow's profile has Snakemake say of its progress.
-_PROGRESS = re.compile(r"\s*\d+%")
+# A share or, before jobs are estimated, blanks in its place; see run_progress.
+_PROGRESS = re.compile(r"\s*\d+%| {6}\S|\d+ of \d+ jobs done")
 
 
 def g2p_settings(given: str | None) -> dict[str, Any]:
