@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 Clock = Literal["wall", "processor", "thread"]
@@ -35,12 +34,7 @@ class Stopwatch:
         self._begin = {name: clock() for name, clock in _CLOCKS.items()}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name, clock in _CLOCKS.items():
             setattr(self, name, clock() - self._begin[name])
 

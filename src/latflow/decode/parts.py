@@ -3,7 +3,7 @@
 G is the language model of the package, or one that a session brings. Where it is the
 package's, it has none of the words that are *added* (`latflow.decode.added_words`):
 they are of *classes*, which it expects behind a history as words of their kind
-(`latflow.lang.word_class`). A G of the session's own (`latflow.decode.session_graph`)
+(`latflow.lang.word_class`). A G of the session's own (`latflow.lang.session_grammar`)
 has their labels.
 """
 

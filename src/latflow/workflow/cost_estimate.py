@@ -6,7 +6,6 @@ without: `python -m latflow.report.expected_costs` asks it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -35,6 +34,13 @@ class CostEstimate:
 
     def __call__(self) -> dict[str, Any] | None:
         """Return what is expected, as `expected_costs` prints it; None if it failed."""
+        try:
+            return self._ask()
+        except (OSError, ValueError):  # no room for files, say: the run goes on
+            return None
+
+    def _ask(self) -> dict[str, Any]:
+        """Return what the process prints."""
         asked = {
             "jobs": described_jobs(self._graph),
             "config": self._config,
@@ -53,9 +59,7 @@ class CostEstimate:
             if self._is_over:
                 self._process.kill()
             printed, _ = self._process.communicate()
-        with contextlib.suppress(ValueError):
-            return json.loads(printed)
-        return None
+        return json.loads(printed)
 
     def stop(self) -> None:
         """Give up; the run has ended."""
