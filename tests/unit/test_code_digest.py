@@ -15,7 +15,7 @@ from latflow.workflow.code_digest import Sources
 
 STAGE = "latflow.room.stage.run"
 FILES = {
-    "__init__.py": "",
+    "__init__.py": "VERSION = 21\n",
     "room/__init__.py": '"""A room."""\n',
     "room/stage.py": """
         from __future__ import annotations
@@ -36,7 +36,7 @@ FILES = {
             size: int = Field(1, description="the size")
             '''Says more.'''
         def start():
-            return [f"{__name__}:_rank", "latflow.program"]
+            return [f"{__name__}:_rank", "latflow.program", "latflow.log"]
         def _rank():
             return 1
         """,
@@ -79,6 +79,7 @@ def write(root, files):
 @pytest.mark.parametrize(
     ("file", "old", "new", "changes"),
     [
+        ("__init__.py", "21", "22", False),
         ("room/kernel.py", "STEP = 3", "STEP = 5", True),
         ("room/kernel.py", "STEP * x", "STEP * STEP * x", True),
         ("room/kernel.py", "# faster", "# really faster", False),

@@ -164,7 +164,10 @@ class Sources:
         if not module or (rest and rest[0].startswith("__")):
             return []
         if not rest or rest[0] not in self._modules[module]:
-            return [f"{module}.{name}" for name in self._modules[module]]
+            # "latflow.log" is a file's name, no part of the package
+            is_other = rest and "." not in module
+            names = () if is_other else self._modules[module]
+            return [f"{module}.{name}" for name in names]
         name = f"{module}.{rest[0]}"
         target = self._modules[module][rest[0]].target
         further = [".".join([target, *rest[1:]])] if target else []

@@ -23,6 +23,7 @@ from fixtures.serving_server import (
     CountingSession,
     counting_model,
     running_server,
+    wait_until,
     write_certificate,
 )
 from hypothesis import given, settings
@@ -93,14 +94,6 @@ def end_of(talk):
             talk.recv(PATIENCE)
     except ConnectionClosed as closed:
         return closed.rcvd.code, closed.rcvd.reason
-
-
-def wait_until(condition):
-    """Wait for what happens in other threads."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def measured(running, name):

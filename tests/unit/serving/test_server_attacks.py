@@ -18,6 +18,7 @@ from fixtures.serving_server import (
     CountingSession,
     counting_model,
     running_server,
+    wait_until,
     write_certificate,
 )
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -55,13 +56,6 @@ def frame(opcode, data=b"", *, end=True, masked=True):
     else:
         head += bytes([bit | 126]) + size.to_bytes(2, "big")
     return head + (bytes(4) if masked else b"") + data  # a mask of zeros
-
-
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def broken(rng):

@@ -12,6 +12,7 @@ from fixtures.serving_server import (
     CountingSession,
     counting_model,
     running_server,
+    wait_until,
 )
 from websockets.sync.client import connect
 
@@ -98,6 +99,6 @@ def test_a_server_at_its_limit_refuses_and_lives(left):
             assert (
                 "no memory for the session" in json.loads(talk.recv(PATIENCE))["error"]
             )
-        assert model.sessions[-1].is_closed
-        assert running.service.scheduler.sessions == 0
+        wait_until(lambda: model.sessions[-1].is_closed)
+        wait_until(lambda: running.service.scheduler.sessions == 0)
         assert talk_to(running) == {"partial": "1"}
