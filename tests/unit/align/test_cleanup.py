@@ -95,6 +95,20 @@ def test_an_unsure_end_is_cut_off_up_to_a_silence():
     ]
 
 
+def test_silence_to_split_in_is_an_option():
+    said, heard = "one two three one four", "one two three _ one two"
+    whole = [(0.0, 2.45, "one two three one <UNK>")]
+    assert kept(said, heard, min_split_silence=0.5) == whole
+    assert kept(said, heard, min_split_silence=0.4) != whole
+
+
+def test_silence_at_the_ends_is_shortened():
+    (segment,) = kept("one two three", "one two three _ _")
+    assert segment == (0.0, 2.0, "one two three")
+    shortened = kept("one two three", "one two three _ _", max_edge_silence=0.1)
+    assert shortened == [(0.2, 1.6, "one two three")]
+
+
 def test_long_silence_divides():
     said = "one two three four two one"
     found = kept(said, "one two three _ _ _ _ _ four two one")
