@@ -45,8 +45,8 @@ from latflow.align.supervision_store import (
 from latflow.align.suspects import find_suspects
 from latflow.align.timing import AlignedSet, PhoneTimes
 from latflow.align.units import UnitGraphs, spell_transcripts
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.corpus.options import CleanedSetOptions
 from latflow.criteria.ctc import evaluate_ctc
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import evaluate_lfmmi

@@ -15,11 +15,12 @@ KINDS = {".md", ".py", ".yaml", ".j2"}
 
 
 def options(kind=Options):
-    """{name of an option: a class that has it}, of all subclasses."""
+    """{name of an option: a class that has it}, of all subclasses in our modules."""
     found = {}
     for each in kind.__subclasses__():
-        for name, field in each.model_fields.items():
-            found.setdefault(field.alias or name, each.__name__)
+        if re.fullmatch(r"latflow\..*options", each.__module__):
+            for name, field in each.model_fields.items():
+                found.setdefault(field.alias or name, each.__name__)
         found |= options(each)
     return found
 

@@ -34,11 +34,13 @@ from latflow.gmm.kaldi_ivector import read_ivectors, read_statistics
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiReader, write_matrices
-from latflow.lang.directory import (
-    Lang,
+from latflow.lang.compatibility import (
     check_phone_table,
     check_phones,
     check_word_ids,
+)
+from latflow.lang.directory import (
+    Lang,
     read_symbols,
 )
 from latflow.lang.prepare import import_lang

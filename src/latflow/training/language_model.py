@@ -32,7 +32,10 @@ from latflow.corpus.words import WordForms
 from latflow.errors import Interrupted, UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END
-from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import LmRunOptions, LstmLmOptions
 from latflow.logs import progress
 from latflow.nnet.draws import mixed_seed

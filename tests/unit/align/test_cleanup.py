@@ -8,9 +8,9 @@ from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 from latflow.align.agreement import agreeing_segments, compare
 from latflow.align.cleanup import clean_corpus
 from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
-from latflow.corpus.options import CleanedSetOptions
 from latflow.errors import UserError
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang

@@ -8,8 +8,8 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.corpus.options import PerturbationOptions
 from latflow.corpus.perturb import perturb_corpus
 from latflow.criteria.batch import Batch
 from latflow.errors import UserError
