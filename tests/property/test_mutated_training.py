@@ -366,7 +366,9 @@ def use_sequence(folder):
         frames = FrameStore.load(folder / "frames")
         for i, utterance in enumerate(frames.utt_ids):
             scores = np.array(frames.frames(i))
-            generator.work(utterance, scores, np.zeros_like(scores), lattice_beam=6.0)
+            generator.evaluate(
+                utterance, scores, np.zeros_like(scores), lattice_beam=6.0
+            )
     make_denominator(
         given / "lang", folder / "cuts.jsonl.gz", folder / "model", folder / "out",
         options=DenominatorOptions(),

@@ -146,18 +146,18 @@ class CtcLoss(GraphCriterion):
         for name, loss in self.losses.items():
             logits, lengths = outputs[name]
             frames = lengths.tolist()
-            found = evaluate_ctc(
+            ctc = evaluate_ctc(
                 logits,
                 graphs,
                 frames,
                 need_gradient=self._is_training,
                 pool=self._pool,
             )
-            self.note_failures(found.failed, batch)
-            counts = sent(np.array(frames, np.int64), found.failed.device)
-            statistics["failed_frames"] += (found.failed * counts).sum()
+            self.note_failures(ctc.failed, batch)
+            counts = sent(np.array(frames, np.int64), ctc.failed.device)
+            statistics["failed_frames"] += (ctc.failed * counts).sum()
             if len(self.losses) > 1:
-                statistics[f"ctc.{name}"] = -found.log_prob.detach().sum()
-            by_sequence = by_sequence - loss.scale * found.log_prob
+                statistics[f"ctc.{name}"] = -ctc.log_prob.detach().sum()
+            by_sequence = by_sequence - loss.scale * ctc.log_prob
         total = by_sequence.sum()
         return Loss(total, batch.num_frames, statistics, by_sequence.detach())

@@ -217,7 +217,7 @@ class LatticeFree(GraphCriterion):
         """Return the loss of a part."""
         logits = outputs[self.main].logits
         counted = batch.counted.tolist()
-        found = evaluate_lfmmi(
+        lfmmi = evaluate_lfmmi(
             logits if logits.dtype == torch.float64 else logits.float(),
             batch.supervisions if batch.packed is None else batch.packed,
             self._denominator,
@@ -226,21 +226,21 @@ class LatticeFree(GraphCriterion):
             need=self._need,
             pool=self._pool,
         )
-        self.note_failures(found.failed, batch)
-        by_sequence = -(found.value if self._is_training else found.objective)
-        xent = found.objective.new_zeros(len(batch))
-        if found.numerator_posteriors is not None:
+        self.note_failures(lfmmi.failed, batch)
+        by_sequence = -(lfmmi.value if self._is_training else lfmmi.objective)
+        xent = lfmmi.objective.new_zeros(len(batch))
+        if lfmmi.numerator_posteriors is not None:
             for name in self.others:
-                own = _cross_entropy(outputs[name].logits, found.numerator_posteriors)
+                own = _cross_entropy(outputs[name].logits, lfmmi.numerator_posteriors)
                 if self._is_training:
                     by_sequence = by_sequence + self._weight(name) * own
-                xent = xent + torch.where(found.failed, 0.0, own.detach())
+                xent = xent + torch.where(lfmmi.failed, 0.0, own.detach())
         statistics = {
-            "objective": found.objective.detach().sum(),
-            "l2": found.l2.detach().sum(),
-            "out_of_range": found.out_of_range.detach().sum(),
+            "objective": lfmmi.objective.detach().sum(),
+            "l2": lfmmi.l2.detach().sum(),
+            "out_of_range": lfmmi.out_of_range.detach().sum(),
             "xent": xent.sum(),
-            "failed_frames": torch.where(found.failed, found.frames, 0.0).sum(),
+            "failed_frames": torch.where(lfmmi.failed, lfmmi.frames, 0.0).sum(),
         }
         total = by_sequence.sum()
         return Loss(total, batch.num_frames, statistics, by_sequence.detach())

@@ -123,9 +123,9 @@ def _frame_errors(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class AttentionLoss(Criterion):
-    """Cross-entropy of the units that a decoder tells, the end of each sequence too.
+    """Cross-entropy of the units that a decoder emits, the end of each sequence too.
 
-    The decoder hears the units before the one that it is to tell (but for its
+    The decoder is given the units before the one that it is to predict (but for its
     `sampling`). With label smoothing e the unit's distribution is 1 - e on the unit
     plus e spread evenly over all. Statistics: `units`, and `unit_errors`, those whose
     best guess is another; a share of errors is their quotient.
@@ -211,10 +211,10 @@ class SquaredError(Criterion):
         parts, statistics = [], {}
         for name, loss in self.losses.items():
             target = _labels(batch, loss.target, name)
-            found = outputs[name].logits.float()
+            values = outputs[name].logits.float()
             # what is not counted gives no gradient, not even NaN times 0
-            wanted = torch.where(target.isnan(), found.detach(), target)
-            of_frame = (found - wanted).square().mean(-1)
+            wanted = torch.where(target.isnan(), values.detach(), target)
+            of_frame = (values - wanted).square().mean(-1)
             of_sequence = of_frame.sum(1, dtype=torch.float64)
             parts.append(loss.scale * of_sequence)
             if self.statistics:

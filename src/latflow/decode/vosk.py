@@ -48,7 +48,7 @@ _IVECTOR_OPTIONS = {
     "max_count": 100.0,
 }
 _SUBSAMPLING = 3
-_CMVN = OnlineCmvn()  # whose options no file of the folder tells Vosk either
+_CMVN = OnlineCmvn()  # whose options are in no file of Vosk's folder either
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,8 +79,8 @@ class PackageInfo(SystemFacts):
     subsampling: PositiveInt
     """Frames of the features for one of the scores."""
     period: PositiveInt = 1
-    """Frames of the features of which a chunk that is scored has a multiple, beside the
-    subsampling."""
+    """Frames of the features of which a chunk that is scored has a multiple, apart from
+    the subsampling."""
     acoustic_scale: PositiveFloat
     """Factor of acoustic log-likelihoods in the search."""
     lattice_scale: PositiveFloat
@@ -96,7 +96,7 @@ class PackageInfo(SystemFacts):
         tuple[tuple[_Share, _Share], ...], Field(max_length=100)
     ] = ()
     """Posteriors of words, and the confidences that stand for them, fitted on dev;
-    lines are drawn between. Posteriors are told where there are none."""
+    lines are drawn between. Posteriors are given where there are none."""
     silence_phones: tuple[int, ...]
     """Phones of silence, for endpoints."""
     is_streaming: bool
@@ -127,16 +127,16 @@ def read_info(folder: str | Path) -> PackageInfo:
     path = Path(folder) / INFO
     remedy = "name a folder that latflow package has written"
     with reading(path, "not a model package", remedy):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        found = int(told["format"])
-    if found > FORMAT:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = int(content["format"])
+    if version > FORMAT:
         raise UserError(
-            f"a package of format {found}, newer than this latflow's ({FORMAT})",
+            f"a package of format {version}, newer than this latflow's ({FORMAT})",
             file=path,
             remedy="install a newer latflow, or package the system with this one",
         )
     try:
-        return read_options(PackageInfo, told)
+        return read_options(PackageInfo, content)
     except UserError as error:
         raise UserError(error.what, file=path, remedy=_AGAIN) from None
 
@@ -158,15 +158,15 @@ def check_recognizing(info: PackageInfo, folder: Path) -> None:
 
 def describe(info: PackageInfo) -> str:
     """Return the contents of `package.json` for a reader: a line a property."""
-    told = info.values()
-    files = len(told.pop("digests"))
-    licence = told.pop("licence").strip()
-    told["recognition"] = told.pop("why_not_recognizing") or "yes"
-    told["streaming"] = told.pop("why_not_streaming") or "yes"
-    points = len(told.pop("confidences"))
-    told["confidences"] = f"calibrated, {points} points" if points else "posteriors"
-    del told["is_streaming"]
-    lines = _lines(told)
+    values = info.values()
+    files = len(values.pop("digests"))
+    licence = values.pop("licence").strip()
+    values["recognition"] = values.pop("why_not_recognizing") or "yes"
+    values["streaming"] = values.pop("why_not_streaming") or "yes"
+    points = len(values.pop("confidences"))
+    values["confidences"] = f"calibrated, {points} points" if points else "posteriors"
+    del values["is_streaming"]
+    lines = _lines(values)
     lines += [("files", str(files)), ("licence", licence or "not stated")]
     return "".join(f"{name:<34} {value}\n" for name, value in lines)
 

@@ -47,7 +47,7 @@ class SegmentSearch:
         chunks: cuts its frames.
         search: through its frames.
         num_frames: frames of the features that have been searched.
-        heard: the sample behind those that the front end has had.
+        accepted: the sample behind those that the front end has had.
 
     Args:
         model: of the session.
@@ -63,7 +63,7 @@ class SegmentSearch:
         self._front_end = model.front_end()
         self._geometry = model.geometry
         self._size = size
-        self.heard = begin
+        self.accepted = begin
         self._due = size + (context[1] or 0)  # frames at the end of the next block
         self._has_ended = False
 
@@ -90,7 +90,7 @@ class SegmentSearch:
                 self._due += self._size
             elif is_all and not self._has_ended:
                 self._has_ended = True
-                self._accept(audio, max(end, self.heard))
+                self._accept(audio, max(end, self.accepted))
                 self.chunks.add(self._front_end.finish())
                 self.chunks.end()
             else:
@@ -98,7 +98,7 @@ class SegmentSearch:
 
     def _accept(self, audio: Samples, end: int) -> None:
         """Give the front end the samples up to `end`."""
-        self.chunks.add(self._front_end.accept(audio.slice(self.heard, end)))
-        self.heard = end
+        self.chunks.add(self._front_end.accept(audio.slice(self.accepted, end)))
+        self.accepted = end
         if self.chunks.is_whole:  # nothing is recognized before the end of the audio
             audio.drop(end)

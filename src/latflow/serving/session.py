@@ -111,7 +111,7 @@ class Session:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the audio has ended and the last final result is told."""
+        """Return whether the audio has ended and the last final result was returned."""
         return self._has_ended and not self._is_open
 
     # -- all in one -----------------------------------------------------------------
@@ -322,7 +322,7 @@ class Session:
 
     def _drop(self, segment: SegmentSearch) -> None:
         """Forget samples that no segment needs."""
-        self._audio.drop(min(segment.end, segment.heard))
+        self._audio.drop(min(segment.end, segment.accepted))
 
     def _begin_segment(self, begin: int) -> None:
         """Begin a segment at a sample."""
@@ -365,7 +365,7 @@ class Session:
         assert segment is not None
         self._segment = None
         is_whole = segment.chunks.is_done and warning is None and rule in (0, SILENCE)
-        end = segment.heard if is_whole else min(segment.end, self._audio.end)
+        end = segment.accepted if is_whole else min(segment.end, self._audio.end)
         self._told_to = end
         bounds = self._seconds(segment.begin), self._seconds(end)
         no_speech = 1.0

@@ -79,7 +79,7 @@ def import_vosk(
         results: folder of an experiment.
         name: of the system.
         lang_dir: the lang directory of its graph; None makes one that has what the
-            folder tells: enough to recognize, without a lexicon.
+            folder says: enough to recognize, without a lexicon.
 
     Raises:
         UserError: a file is missing or garbled; the network has what ours has not; or
@@ -263,7 +263,7 @@ def _write_lang(
     conf: VoskConf,
     lang_dir: str | Path | None,
 ) -> Lang:
-    """Write the lang directory: the one given, or what the folder tells of it."""
+    """Write the lang directory: the one given, or what the folder says of it."""
     words = read_words(source)
     phones = _phones(source, transitions)
     if lang_dir is None:
