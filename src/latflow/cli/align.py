@@ -233,7 +233,7 @@ def _check_package(model: str | None, *, adapts: bool) -> None:
                 "corpus",
             )
         from latflow.serving.adapting import check_adaptable
-        from latflow.serving.package import read_info
+        from latflow.serving.package_info import read_info
 
         check_adaptable(read_info(model), model)
 
@@ -415,7 +415,7 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
 def _learn_boundaries(arguments: Arguments) -> None:
     """Teach a package where boundaries are, by TextGrids that were set by hand."""
     from latflow.files import write_json
-    from latflow.serving.package import read_info
+    from latflow.serving.package_info import read_info
     from latflow.serving.packaging import add_boundaries
     from latflow.training.boundary_learning import learn_boundaries, render
     from latflow.workflow.aligning import MadeAlignments

@@ -48,7 +48,7 @@ from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import read_symbols
 from latflow.lang.lm_trie import LmTrie
-from latflow.lang.ngram import transcript_sentences
+from latflow.lang.ngram_counts import transcript_sentences
 from latflow.lattice.best_path import BestPath, Scales, linear_paths
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import read_lattices

@@ -26,7 +26,10 @@ from latflow.lang.lexicon import (
     write_lexicon,
 )
 from latflow.lang.lexicon_forms import COMMENT
-from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import LangOptions
 from latflow.lang.silence import SILENCE_FILE, write_sentence_silence
 from latflow.lang.special_words import special_names

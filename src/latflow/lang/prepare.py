@@ -32,7 +32,14 @@ from latflow.lang.lexicon import (
     write_silence,
 )
 from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
-from latflow.lang.ngram import estimate, text_sentences, transcript_sentences, uniform
+from latflow.lang.ngram import (
+    estimate,
+    uniform,
+)
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import (
     ArpaLm,
     LangOptions,

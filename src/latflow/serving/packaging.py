@@ -38,15 +38,17 @@ from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
 from latflow.serving.features import is_causal, make_front_end
 from latflow.serving.package import (
-    FORMAT,
     GRAMMAR,
-    INFO,
     IVECTORS,
     LM,
     GmmPackage,
     Model,
-    PackageInfo,
     ScoredSystem,
+)
+from latflow.serving.package_info import (
+    FORMAT,
+    INFO,
+    PackageInfo,
     SystemFacts,
     check_files,
     read_info,

@@ -30,7 +30,8 @@ from latflow.serving.acoustics import Chunk, NetworkAcoustics
 from latflow.serving.batches import Batches, ChunkBatches, Flight, LocalBatches
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import load_acoustics, read_info
+from latflow.serving.package import load_acoustics
+from latflow.serving.package_info import read_info
 from latflow.serving.shared_chunks import (
     ALONE,
     URGENT,

@@ -35,20 +35,19 @@ from latflow.gmm.kaldi_ivector import read_ivectors, read_statistics
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiReader, write_matrices
-from latflow.lang.const_arpa import read_const_arpa
-from latflow.lang.directory import (
-    Lang,
+from latflow.lang.compatibility import (
     check_phone_table,
     check_phones,
     check_word_ids,
-    read_symbols,
 )
+from latflow.lang.const_arpa import read_const_arpa
+from latflow.lang.directory import Lang, read_symbols
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.prepare import import_lang
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.nnet3_file import Nnet3File, read_nnet3
 from latflow.nnet.nnet3_import import import_nnet3
-from latflow.serving.package import RescoringOptions
+from latflow.serving.package_info import RescoringOptions
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.vosk_folder import (
     VoskConf,

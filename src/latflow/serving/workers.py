@@ -37,7 +37,12 @@ from latflow.serving.http import create_app
 from latflow.serving.memory import AddressSpace
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import INFO, Model, PackageInfo, read_info
+from latflow.serving.package import Model
+from latflow.serving.package_info import (
+    INFO,
+    PackageInfo,
+    read_info,
+)
 from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer

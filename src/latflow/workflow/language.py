@@ -14,7 +14,7 @@ from latflow.errors import UserError
 from latflow.lang.arpa import read_arpa
 from latflow.lang.grammar import check_arpa
 from latflow.lang.lexicon import Lexicon, read_lexicon
-from latflow.lang.ngram import text_sentences
+from latflow.lang.ngram_counts import text_sentences
 from latflow.lang.options import (
     ArpaLm,
     LangOptions,

@@ -10,9 +10,9 @@ import pytest
 import torch
 from fixtures.sequence_task import train_as_rank
 
+from latflow.criteria.sequence import generation
 from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import load_model
-from latflow.sequence import generation
 from latflow.training.distributed import Backend
 from latflow.training.launch import launch, write_job
 

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.protocol import Criterion, Loss, Pending
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.network import Output
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, Loss, Pending
 
 #: Losses of outputs that give posteriors of frames.
 _OF_FRAMES = {"ce", "ctc"}

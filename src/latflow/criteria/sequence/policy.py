@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from latflow.criteria.sequence.options import LatticeSearchOptions
 from latflow.errors import UserError
-from latflow.sequence.options import LatticeSearchOptions
 
 _STEP = 0.125  # lattice beams are multiples of this: a decoder is made for each
 _MAX_CHANGE = 1.25  # of the beam from step to step, as a factor

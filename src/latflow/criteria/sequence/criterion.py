@@ -36,16 +36,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from latflow.criteria.batch import Batch
 from latflow.criteria.criterion import with_gradient
+from latflow.criteria.protocol import Criterion, Loss, Pending
+from latflow.criteria.sequence.generation import Generator
+from latflow.criteria.sequence.journal import STATISTICS, Journal, UtteranceResult
+from latflow.criteria.sequence.options import SequenceOptions
+from latflow.criteria.sequence.policy import BeamPolicy, FailureBound
 from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
 from latflow.nnet.network import Output
-from latflow.sequence.generation import Generator
-from latflow.sequence.journal import STATISTICS, Journal, UtteranceResult
-from latflow.sequence.options import SequenceOptions
-from latflow.sequence.policy import BeamPolicy, FailureBound
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, Loss, Pending
 
 _NOT_COUNTED = -1
 
@@ -94,7 +94,7 @@ class SequenceCriterion(Criterion):
         if len(set(self.statistics)) < len(self.statistics):
             raise UserError(
                 f"criterion {self.name} has statistics of names that are taken",
-                remedy="rename them; see latflow.sequence.journal.STATISTICS",
+                remedy="rename them; see latflow.criteria.sequence.journal.STATISTICS",
             )
         self.max_pending = options.max_pending
         self.journal = Journal(generator.model)

@@ -26,6 +26,13 @@ from latflow.align.corpus import AlignmentArchive
 from latflow.align.graphs import TrainingGraphs, Transcripts
 from latflow.criteria.arc_scores import frames_in_lattice
 from latflow.criteria.criterion import LatticeCriterion, Utterance
+from latflow.criteria.sequence.journal import Drift, UtteranceResult
+from latflow.criteria.sequence.options import (
+    AlignmentOptions,
+    DevSearchOptions,
+    LatticeSearchOptions,
+    SequenceOptions,
+)
 from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.errors import UserError
@@ -36,13 +43,6 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.oracle import oracle
-from latflow.sequence.journal import Drift, UtteranceResult
-from latflow.sequence.options import (
-    AlignmentOptions,
-    DevSearchOptions,
-    LatticeSearchOptions,
-    SequenceOptions,
-)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from latflow.criteria.batch import Batch
 from latflow.device_copies import HostCopy
 from latflow.nnet.network import Output
-from latflow.training.batch import Batch
 
 
 @dataclass(frozen=True)
