@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.corpus.dictionaries import plain_word
 from latflow.errors import UserError
 from latflow.files import read_json
 from latflow.hmm.transition_model import TransitionModel
@@ -55,7 +56,7 @@ class AlignedWord:
     """A word with its phones.
 
     Attributes:
-        word: as the transcript has it.
+        word: as the transcript has it, without the name of a dictionary.
         phones: at least one.
     """
 
@@ -329,7 +330,7 @@ class Timer:
         if spans is None:
             return AlignedUtterance(None, timed, silence)
         aligned = tuple(
-            AlignedWord(word, timed[first:last])
+            AlignedWord(plain_word(word), timed[first:last])
             for word, (first, last) in zip(words, spans, strict=True)
         )
         return AlignedUtterance(aligned, timed, silence)
