@@ -420,7 +420,7 @@ def _learn_boundaries(arguments: Arguments) -> None:
     from latflow.serving.package import read_info
     from latflow.serving.packaging import add_boundaries
     from latflow.training.boundary_learning import learn_boundaries, render
-    from latflow.workflow.aligning import MadeAlignments
+    from latflow.workflow.made_alignments import MadeAlignments
 
     made = MadeAlignments.of(Path(os.path.abspath(arguments.aligned)))
     found = learn_boundaries(

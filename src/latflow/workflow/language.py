@@ -13,7 +13,6 @@ from latflow.corpus.download import missing_resource
 from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.lang.arpa import read_arpa
-from latflow.lang.grammar import check_arpa
 from latflow.lang.lexicon import Lexicon
 from latflow.lang.ngram import text_sentences
 from latflow.lang.options import (
@@ -158,6 +157,8 @@ class LanguageModel:
         if self.is_neural or self.file is None:
             return
         if isinstance(self.written, ArpaLm):
+            from latflow.lang.grammar import check_arpa  # and Numba: half a second
+
             if not Path(self.file).is_file():
                 raise missing_resource(self.file)
             check_arpa(self.file, words)
