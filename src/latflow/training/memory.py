@@ -23,6 +23,7 @@ _MOMENTS = {
     "radam": 2,
     "adadelta": 2,
     "adamax": 2,
+    "scaled_adam": 2,
 }
 
 

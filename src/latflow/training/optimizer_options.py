@@ -164,6 +164,28 @@ class AdamaxOptions(Options):
     """Factor of the parameters that is added to the gradient."""
 
 
+class ScaledAdamOptions(Options):
+    """Adam whose steps are as long as the parameters are large (Zipformer's).
+
+    Its learning rate is some 0.045, with `schedule: {type: eden}`, a `warmup_steps` of
+    500 and `clip_norm: null`.
+    """
+
+    type: Literal["scaled_adam"] = "scaled_adam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.98)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    scale_rate: PositiveFloat = 0.1
+    """Learning rate of a parameter's size over that of its shape, and of parameters
+    that are a single number."""
+    clip_scale: PositiveFloat | None = 2.0
+    """Gradients longer than this many times the median of the last steps are shortened
+    to it; null for never."""
+    clip_history: Annotated[int, Field(ge=4, le=10000)] = 100
+    """Steps that the median is taken of; before this many, none is shortened."""
+
+
 OptimizerOptions = Annotated[
     AdamOptions
     | AdamWOptions
@@ -174,7 +196,8 @@ OptimizerOptions = Annotated[
     | AdadeltaOptions
     | AdamaxOptions
     | NadamOptions
-    | RadamOptions,
+    | RadamOptions
+    | ScaledAdamOptions,
     Field(discriminator="type"),
 ]
 
@@ -240,6 +263,19 @@ class ExponentialSchedule(Options):
     """Learning rate at the end over that at the start."""
 
 
+class EdenSchedule(Options):
+    """It falls with steps and with epochs, in the end as the root of each (icefall's).
+
+    In step s, after e epochs: (1 + (s / steps)^2)^-1/4 x (1 + (e / epochs)^2)^-1/4.
+    """
+
+    type: Literal["eden"] = "eden"
+    steps: PositiveFloat = 7500.0
+    """Steps after which it falls quickly."""
+    epochs: PositiveFloat = 3.5
+    """Epochs after which it falls quickly; more for small corpora."""
+
+
 class CustomSchedule(Options):
     """A function of your own, see docs/training.md."""
 
@@ -262,6 +298,7 @@ ScheduleOptions = Annotated[
     | NoamSchedule
     | CosineSchedule
     | ExponentialSchedule
+    | EdenSchedule
     | CustomSchedule,
     Field(discriminator="type"),
 ]

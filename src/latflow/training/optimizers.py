@@ -1,4 +1,4 @@
-"""Optimizers by name, from torch; learning rates; the gradient before a step.
+"""Optimizers by name, most of torch; learning rates; the gradient before a step.
 
 The parameters' `.grad` are windows on one flat float32 vector: one all-reduce, one norm
 and one multiplication serve the whole network. A parameter that a batch does not touch
@@ -8,7 +8,8 @@ Learning rates are pure functions of where the training is and how dev went. Not
 kept between calls, so that a resumed training has those of an uninterrupted one.
 
 Sources: Vaswani et al. 2017 (noam); RETURNN `LearningRateControl.py` (newbob);
-PyKaldi2 `train_ce.py` (halving); Loshchilov and Hutter 2017 (cosine, no restarts).
+PyKaldi2 `train_ce.py` (halving); Loshchilov and Hutter 2017 (cosine, no restarts);
+Yao et al. 2024, "Zipformer", section 4.1 (eden).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from latflow.training.optimizer_options import (
     ConstantSchedule,
     CosineSchedule,
     CustomSchedule,
+    EdenSchedule,
     ExponentialSchedule,
     HalvingSchedule,
     NewbobSchedule,
@@ -40,6 +42,7 @@ from latflow.training.optimizer_options import (
     OptimizerOptions,
 )
 from latflow.training.options import TrainingOptions
+from latflow.training.scaled_adam import ScaledAdam
 from latflow.user_code import load_object
 
 _NOISE = -2  # instead of a rank
@@ -55,6 +58,7 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "adamax": optim.Adamax,
     "nadam": optim.NAdam,
     "radam": optim.RAdam,
+    "scaled_adam": ScaledAdam,
 }
 _WITH_FUSED = {"adam", "adamw", "sgd"}
 
@@ -316,14 +320,23 @@ def _factor(options: TrainingOptions, moment: Moment, history: History) -> float
             return halving.ratio ** max(0, moment.epoch - halving.first_epoch + 1)
         case NewbobSchedule() as newbob:
             return _newbob(newbob, options.learning_rate, history)
-        case NoamSchedule() as noam:
-            return min(moment.step**-0.5, moment.step * noam.warmup**-1.5)
+        case NoamSchedule() | EdenSchedule() as counting:
+            return _counting(counting, moment)
         case CosineSchedule() | ExponentialSchedule() as falling:
             return _falling(falling, min(1.0, moment.progress))
         case CustomSchedule() as custom:
             return _custom(custom, moment, history)
         case ConstantSchedule():
             return 1.0
+
+
+def _counting(schedule: NoamSchedule | EdenSchedule, moment: Moment) -> float:
+    """Return a factor that follows from the steps and epochs so far."""
+    if isinstance(schedule, NoamSchedule):
+        return min(moment.step**-0.5, moment.step * schedule.warmup**-1.5)
+    steps = moment.step / schedule.steps
+    epochs = (moment.epoch - 1) / schedule.epochs
+    return ((1.0 + steps**2) * (1.0 + epochs**2)) ** -0.25
 
 
 def _falling(schedule: CosineSchedule | ExponentialSchedule, progress: float) -> float:

@@ -56,7 +56,12 @@ SETTINGS = {
     },
     "accumulated": {
         "data": {"max_sequences": 4},
-        "training": {**TRAINING, "accumulate": 2, "micro_sequences": 3},
+        "training": {
+            **TRAINING,
+            "optimizer": {"type": "scaled_adam", "clip_history": 4},
+            "accumulate": 2,
+            "micro_sequences": 3,
+        },
     },
     # whose masks do not depend on the rank that draws them
     "masked": {

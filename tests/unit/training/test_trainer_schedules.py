@@ -31,6 +31,16 @@ def test_halving_from_an_epoch_on():
     assert rates == pytest.approx([0.1, 0.1, 0.05, 0.025, 0.0125])
 
 
+def test_eden_falls_with_steps_and_epochs():
+    schedule = {"type": "eden", "steps": 300.0, "epochs": 2.0}
+    assert rate(schedule, step=400) == pytest.approx(0.1 * (25 / 9) ** -0.25)
+    both = rate(schedule, step=400, epoch=3)  # two epochs are done
+    assert both == pytest.approx(0.1 * (25 / 9) ** -0.25 * 2**-0.25)
+    assert rate(schedule, step=10, warmup=100) == pytest.approx(0.01, rel=1e-3)
+    far = [rate(schedule, step=s) for s in (100_000, 400_000)]
+    assert far[0] / far[1] == pytest.approx(2.0, rel=1e-4)
+
+
 def test_newbob_falls_where_dev_improves_too_little():
     schedule = {"type": "newbob", "threshold": -0.01}
     assert rate(schedule) == 0.1

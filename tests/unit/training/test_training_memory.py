@@ -108,6 +108,7 @@ def test_the_largest_pass_is_counted(data, training, passed):
     [
         *({"type": name} for name in ("adam", "adamw", "sgd", "adagrad", "rmsprop")),
         *({"type": name} for name in ("nadam", "radam", "adadelta", "adamax")),
+        {"type": "scaled_adam"},
         {"type": "adam", "amsgrad": True},
         {"type": "sgd", "momentum": 0.9},
         {"type": "rmsprop", "momentum": 0.9},
