@@ -12,7 +12,10 @@ With `--words LEXICON` voices say five words of that lexicon, which aligns them,
 boundaries of words are compared: the phones of another corpus are its own.
 
 With `--model` a package aligns, of a GMM system or a network, such as the one that an
-earlier run has left in `FOLDER/out/package` (`--folder`).
+earlier run has left in `FOLDER/out/package` (`--folder`). Those of `--packages`, of
+networks for example, align the same corpus after that; their figures are in `packages`.
+They take the corpus's lexicon, so that theirs and eSpeak NG's phones are the same, or
+that of `--words`.
 
 Where a stop's closure belongs is a convention: eSpeak NG tells of p, t and k when they
 are released, aligners begin them with the silence before. The figures by phone show it.
@@ -285,7 +288,7 @@ def export_speed(
 
 
 def boundaries_of_frames(
-    top: Path, results: Path, made_by: Aligned, truth: Labels, tier: str
+    out: Path, results: Path, made_by: Aligned, truth: Labels, tier: str
 ) -> Any:
     """Return the errors of the boundaries of frames, which nothing has refined."""
     aligned = made_by.folder
@@ -298,10 +301,10 @@ def boundaries_of_frames(
             model_dir=made_by.model,
             first_middle=0.0125,
         ),
-        out_dir=top / "frames",
+        out_dir=out / "frames",
         options=ExportOptions(formats=("textgrid",), names="path"),
     )
-    found = read_labels(top / "frames/textgrid", tier)
+    found = read_labels(out / "frames/textgrid", tier)
     return compare_labels(truth, found).values()["boundaries"]
 
 
@@ -335,6 +338,69 @@ def seconds_of(results: Path, rule: str) -> float:
     return sum(json.loads(path.read_text())["cpu_seconds"] for path in records)
 
 
+def align(
+    top: Path,
+    name: str,
+    package: Path | None,
+    *,
+    tier: str,
+    adapts: bool,
+    cores: int,
+) -> tuple[Aligned, dict[str, Any]]:
+    """Run `latflow align` on the corpus.
+
+    Args:
+        top: folder of corpus and lexicon.
+        name: folder below it for what is made.
+        package: what aligns; None for systems trained on the corpus.
+        tier: whose boundaries are compared.
+        adapts: whether the package is adapted before.
+        cores: that it may use.
+
+    Returns:
+        (what was made; errors of boundaries, times, recordings without alignment).
+    """
+    out = top / name
+    command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
+    command += [top / "lexicon.txt", out, "--cores", cores]
+    if package is not None:
+        command += ["--model", package, *(["--adapt"] if adapts else [])]
+    wall = time.perf_counter()
+    subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+    wall = time.perf_counter() - wall
+    results = out / "results/align"
+    made_by = Aligned.of(results, package)
+    truth = read_labels(top / "truth", tier)
+    found = read_labels(out / "textgrid", tier)
+    values = compare_labels(truth, found).values()
+    cuts = read_cuts(results / "corpus/train/cuts.jsonl.gz")
+    speech = sum(cut.duration for cut in cuts)
+    rules = ["train_mono", "train_deltas", "train_lda_mllt", "train_sat"]
+    rules += ["align_frames", "align_adapted", "refine_boundaries"]
+    rules += ["adapt_package", "align_package"]
+    frames = boundaries_of_frames(out, results, made_by, truth, tier)
+    records = (results / "provenance").rglob("*.json")
+    return made_by, {
+        "speech_minutes": speech / 60,
+        "boundaries": values["boundaries"],
+        "boundaries_of_frames": frames,
+        "beginnings_by_label": values["by_label"],
+        "matched_labels": values["matched"] / values["labels"][0],
+        "align_times_real_time_of_processor": speech
+        / seconds_of(results, made_by.rule),
+        "refine_times_real_time_of_processor": speech
+        / seconds_of(results, "refine_boundaries"),
+        "training_and_alignment_processor_seconds": sum(
+            seconds_of(results, rule) for rule in rules
+        ),
+        "processor_seconds": sum(
+            json.loads(path.read_text())["cpu_seconds"] for path in records
+        ),
+        "wall_seconds": wall,
+        "not_aligned": sorted(truth.keys() - found.keys()),
+    }
+
+
 def main() -> None:
     """Run everything and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -349,6 +415,9 @@ def main() -> None:
     parser.add_argument("--words", type=Path, help="lexicon of what is said")
     parser.add_argument("--model", type=Path, help="package that aligns")
     parser.add_argument("--adapt", action="store_true", help="adapt it before")
+    parser.add_argument(
+        "--packages", type=Path, nargs="+", default=[], help="packages that align, too"
+    )
     parser.add_argument("--viter", type=Path, help="program to be compared with")
     parser.add_argument("--folder", type=Path, help="kept, and gone on with")
     arguments = parser.parse_args()
@@ -359,49 +428,18 @@ def main() -> None:
                 *(top, arguments.speakers, arguments.utterances),
                 *(arguments.side, arguments.seed, arguments.words),
             )
-        command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
-        command += [top / "lexicon.txt", top / "out", "--cores", arguments.cores]
-        if arguments.model is not None:
-            command += ["--model", arguments.model]
-            command += ["--adapt"] if arguments.adapt else []
-        wall = time.perf_counter()
-        subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
-        wall = time.perf_counter() - wall
-        results = top / "out/results/align"
-        made_by = Aligned.of(results, arguments.model)
         tier = "phones" if arguments.words is None else "words"
-        truth = read_labels(top / "truth", tier)
-        found = read_labels(top / "out/textgrid", tier)
-        values = compare_labels(truth, found).values()
-        cuts = read_cuts(results / "corpus/train/cuts.jsonl.gz")
-        speech = sum(cut.duration for cut in cuts)
-        rules = ["train_mono", "train_deltas", "train_lda_mllt", "train_sat"]
-        rules += ["align_frames", "align_adapted", "refine_boundaries"]
-        rules += ["adapt_package", "align_package"]
-        figures = {
-            "speech_minutes": speech / 60,
-            "boundaries": values["boundaries"],
-            "boundaries_of_frames": boundaries_of_frames(
-                top, results, made_by, truth, tier
-            ),
-            "beginnings_by_label": values["by_label"],
-            "matched_labels": values["matched"] / values["labels"][0],
-            "align_times_real_time_of_processor": speech
-            / seconds_of(results, made_by.rule),
-            "refine_times_real_time_of_processor": speech
-            / seconds_of(results, "refine_boundaries"),
-            "training_and_alignment_processor_seconds": sum(
-                seconds_of(results, rule) for rule in rules
-            ),
-            "processor_seconds": sum(
-                json.loads(path.read_text())["cpu_seconds"]
-                for path in (results / "provenance").rglob("*.json")
-            ),
-            "wall_seconds": wall,
-            "not_aligned": sorted(truth.keys() - found.keys()),
-            "export": export_speed(top, results, made_by, arguments.copies),
-        }
+        how: dict[str, Any] = {"tier": tier, "cores": arguments.cores}
+        made_by, figures = align(
+            top, "out", arguments.model, adapts=arguments.adapt, **how
+        )
+        results = top / "out/results/align"
+        figures["export"] = export_speed(top, results, made_by, arguments.copies)
+        for number, package in enumerate(arguments.packages, 1):
+            _, found = align(top, f"out{number}", package, adapts=False, **how)
+            figures.setdefault("packages", {})[str(package)] = found
         if arguments.viter is not None:
+            truth = read_labels(top / "truth", tier)
             figures["viter"] = run_viter(top, arguments.viter, truth, tier)
     json.dump(figures, sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -80,7 +80,7 @@ def _search(folders: Folders, graph: Path, number: int, answers: Any) -> None:
     found: list[tuple[list[int] | None, float]] = []
     seconds, active = 0.0, 0.0
     for n in range(len(scorer.store))[: number or None]:
-        result = recognizer.work(n)
+        result = recognizer.decode_utterance(n)
         decoded = result.attempt.decoded
         seconds += result.search_seconds
         if decoded is not None:

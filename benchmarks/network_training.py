@@ -53,6 +53,7 @@ from torch.nn import functional
 from latflow.align.options import SupervisionOptions
 from latflow.align.supervision import PhoneLattice, SupervisionCompiler
 from latflow.align.supervision_store import Supervisions
+from latflow.criteria.losses import losses_of
 from latflow.errors import Interrupted
 from latflow.features.frames import FrameWriter
 from latflow.graphs.chain import save_chain_system
@@ -70,7 +71,6 @@ from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.lfmmi import LfmmiJob, LfmmiTask
-from latflow.training.losses import losses_of
 from latflow.training.optimizers import make_optimizer
 from latflow.training.options import LfmmiRunOptions, TrainingOptions
 from latflow.training.progress import PARTS

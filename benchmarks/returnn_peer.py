@@ -48,19 +48,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.losses import losses_of
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.files import atomic_directory
 from latflow.graphs.hclg import load_model
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.options import read_options
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.hdf5 import export_hdf
 from latflow.training.labels import LabelStore, LabelWriter, write_labels
-from latflow.training.losses import losses_of
 from latflow.training.options import TrainingOptions
 from latflow.training.readers import estimate_normalizer
 from latflow.training.trainer import Trainer

@@ -50,8 +50,18 @@ import numpy as np
 import torch
 
 from latflow.align.graphs import compile_transcripts
+from latflow.criteria.batch import Batch
+from latflow.criteria.losses import losses_of
 from latflow.criteria.mmi import Mmi
 from latflow.criteria.options import MmiOptions
+from latflow.criteria.protocol import Criterion
+from latflow.criteria.sequence.criterion import SequenceCriterion
+from latflow.criteria.sequence.generation import SequenceFiles, load_generator
+from latflow.criteria.sequence.options import (
+    AlignmentOptions,
+    LatticeSearchOptions,
+    SequenceOptions,
+)
 from latflow.features.frames import FrameStore
 from latflow.fst.graph import Graph
 from latflow.graphs.denominator import make_denominator
@@ -62,21 +72,11 @@ from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.options import read_options
-from latflow.sequence.criterion import SequenceCriterion
-from latflow.sequence.generation import SequenceFiles, load_generator
-from latflow.sequence.options import (
-    AlignmentOptions,
-    LatticeSearchOptions,
-    SequenceOptions,
-)
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource, Targets, open_batches
-from latflow.training.criterion import Criterion
 from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels
 from latflow.training.labels import LabelStore, write_labels
-from latflow.training.losses import losses_of
 from latflow.training.optimizer_options import AdamOptions
 from latflow.training.optimizers import make_optimizer
 from latflow.training.options import TrainingOptions

@@ -4,11 +4,16 @@ import copy
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import soundfile
 import yaml
+from fixtures.documents import RUN_IN_EXPERIMENT, commands, marked
 
+from latflow.cli.main import main
+from latflow.features.extract import KaldiFbank
 from latflow.gmm.source import SpeakerTransforms
 from latflow.lang.directory import Lang
 from latflow.nnet.model_dir import load_model
@@ -356,3 +361,71 @@ def test_bad_corpus_stops_the_workflow_with_one_line(bad_corpus, spoil, named):
     assert all(named in line and str(data) in line for line in errors)
     assert not any("Traceback" in line for line in told)
     assert not list(results.glob("corpus/*/cuts.jsonl.gz"))
+
+
+def documented(finished, recipe, document):
+    """The files and names that the commands of a document speak of."""
+    results = finished.folder / "results"
+    tiny = results / recipe["experiment"]
+    audio, rate = soundfile.read(sorted((tiny / "corpus/test/audio").glob("*.flac"))[0])
+    if document == "network_data":
+        shutil.copy(tiny / "corpus/dev/cuts.jsonl.gz", "cuts.jsonl.gz")
+        KaldiFbank().to_yaml("feature_extractor.yaml")
+    if document == "serving":
+        packaged = {**recipe, "package": {"systems": ["chain"], "offline": True}}
+        Path("mine.yaml").write_text(yaml.safe_dump(packaged, sort_keys=False))
+        Path("calls").mkdir()
+        for name in ("interview.mp3", "more.wav", "calls/one.flac"):
+            soundfile.write(name, audio, rate)
+    if document == "training":
+        for name in ("run1", "run2", "run3", "other"):
+            Path(name).symlink_to(tiny / "nnet/logmel")
+    for name in ("mine", "demo"):
+        (results / name).symlink_to(tiny)
+    # a network and the stream that it reads, by the names of docs/training.md
+    other = results / "x"
+    (other / "nnet").mkdir(parents=True)
+    (other / "streams").mkdir()
+    (other / "nnet/blstm").symlink_to(tiny / "nnet/logmel")
+    of_network = "gmm" if document == "network_data" else "online"
+    (other / "streams/gmm").symlink_to(tiny / "streams" / of_network)
+    for name in ("align", "corpus", "gmm"):
+        (other / name).symlink_to(tiny / name)
+    return [
+        ["near" if one == "lstm" else one for one in command]
+        for command in commands(
+            (finished.repository / f"docs/{document}.md").read_text(), RUN_IN_EXPERIMENT
+        )
+    ]
+
+
+DOCUMENTS = ["kaldi", "network_data", "reproducibility", "serving", "training"]
+
+
+@pytest.fixture
+def beside(finished, monkeypatch):
+    """The folder of the experiment as it was, after what a test has made there."""
+    monkeypatch.chdir(finished.folder)
+    before = {*finished.folder.iterdir(), *(finished.folder / "results").iterdir()}
+    yield
+    after = {*finished.folder.iterdir(), *(finished.folder / "results").iterdir()}
+    for path in after - before:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.usefixtures("beside")
+def test_documented_commands_run(finished, recipe, capsys, document):
+    for command in documented(finished, recipe, document):
+        assert main(command) == 0, (command, capsys.readouterr().err[-2000:])
+    if document == "serving":
+        written = {path.name for path in Path("texts").rglob("*.*")}
+        forms = ("txt", "json", "srt")
+        assert written >= {f"{x}.{form}" for x in ("one", "more") for form in forms}
+
+
+def test_all_marked_documents_are_run(repository):
+    assert marked(repository, RUN_IN_EXPERIMENT) == DOCUMENTS

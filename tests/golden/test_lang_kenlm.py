@@ -19,9 +19,11 @@ from reference.kneser_ney import table
 from latflow.lang.ngram import (
     Discounts,
     _adjusted_counts,
+    estimate,
+)
+from latflow.lang.ngram_counts import (
     count_ngrams,
     encode,
-    estimate,
 )
 
 TEXT_405 = [

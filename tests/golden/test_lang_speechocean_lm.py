@@ -4,7 +4,8 @@ import pytest
 from reference.kneser_ney import backoff_log_prob, table
 
 from latflow.lang.arpa import perplexity, read_arpa
-from latflow.lang.ngram import estimate, text_sentences
+from latflow.lang.ngram import estimate
+from latflow.lang.ngram_counts import text_sentences
 
 
 @pytest.fixture(scope="module")

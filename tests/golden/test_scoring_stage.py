@@ -276,3 +276,12 @@ def test_words_of_a_set_without_transcripts_are_written_without_scores(
     for name in names:
         written = (tmp_path / "words" / name).read_bytes()
         assert written == (scored / name).read_bytes()
+
+
+def test_confusions_are_the_most_frequent_ones(run, golden):
+    references = read_text(golden / "align" / "text")
+    changed = {u: ["NINE", *words[1:]] for u, words in references.items()}
+    header, *confusions = (run(changed) / "confusions.tsv").read_text().splitlines()
+    assert len(confusions) > 1
+    fewer = run(changed, max_confusions=1) / "confusions.tsv"
+    assert fewer.read_text().splitlines() == [header, confusions[0]]

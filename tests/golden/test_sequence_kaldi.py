@@ -15,6 +15,10 @@ from fixtures.sequence_system import Mmi
 from latflow.align.aligner import Aligner
 from latflow.align.graphs import TrainingGraphs, compile_transcripts
 from latflow.align.options import AlignOptions
+from latflow.criteria.batch import Batch
+from latflow.criteria.sequence.criterion import SequenceCriterion
+from latflow.criteria.sequence.generation import SequenceFiles, load_generator
+from latflow.criteria.sequence.options import SequenceOptions
 from latflow.features.frames import FrameWriter
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import GraphOptions
@@ -23,10 +27,6 @@ from latflow.lang.directory import Lang
 from latflow.lattice.posteriors import read_posteriors
 from latflow.nnet.network import Output
 from latflow.options import read_options
-from latflow.sequence.criterion import SequenceCriterion
-from latflow.sequence.generation import SequenceFiles, load_generator
-from latflow.sequence.options import SequenceOptions
-from latflow.training.batch import Batch
 
 SCALE = 0.1
 

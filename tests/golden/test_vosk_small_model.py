@@ -18,14 +18,18 @@ import pytest
 import soundfile
 import torch
 from fixtures.vosk_program import recognize_with_vosk
+from reference.const_arpa_writer import write_const_arpa
 from reference.vosk_ivectors import vosk_frames
 
 from latflow.corpus.espeak import Synthesizer, resample
 from latflow.decode.decoder import LatticeDecoder, load_graph
+from latflow.decode.rescore import LanguageModels
 from latflow.features.front_end import KaldiFrontEnd
+from latflow.fst.graph import Graph
 from latflow.gmm.ivector import MODEL, IvectorModel
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
+from latflow.lang.ngram import estimate
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.model_dir import load_model
 from latflow.serving.package import Model
@@ -97,8 +101,8 @@ def audio(tmp_path_factory):
     return files
 
 
-def ours(results, audio):
-    """(words, log-likelihood) of each file."""
+def ours(results, audio, second=None):
+    """(words, log-likelihood) of each file, by a second language model maybe."""
     package = Model.load(results / "package/ko")
     lang = Lang.load(results / "lang")
     network = load_model(results / "nnet/ko")
@@ -124,6 +128,9 @@ def ours(results, audio):
         scores, _ = network.log_likelihoods(batch, torch.tensor([len(padded)]))
         scores = scores[0, : -(-len(frames) // 3)].numpy()
         lattice = decoder.decode(scores, acoustic_scale=1.0).lattice
+        if second is not None:
+            _, small = second.exchange(lattice, search.lattice_beam, 1.0)
+            lattice = small.to_lattice()
         best = best_paths(lattice, [Scales(lm_scale=0.9)])[0]
         words = " ".join(lang.words[word] for word in best.words)
         yield words, -0.9 * best.graph_cost - best.acoustic_cost
@@ -143,3 +150,40 @@ def test_the_package_is_one_to_serve(system):
     assert (found.beam, found.lattice_beam, found.max_active) == (14.0, 2.0, 15000)
     assert package.is_streaming
     assert package.sample_rate == RATE
+
+
+def add_second_model(folder, system, texts):
+    """Write `rescore/`: the grammar of the graph, and a model that replaces it."""
+    (folder / "rescore").mkdir()
+    _, grammar = Graph.load_all(system / "graph/ko/HCLG.fst")
+    grammar.to_fst().write(str(folder / "rescore/G.fst"))
+    ids = dict(Lang.load(system / "lang").word_ids)
+    for word in ("<s>", "</s>", "<unk>"):
+        ids.setdefault(word, max(ids.values()) + 1)
+    model = estimate([text.split() for text in texts if text], 3, unknown_word="<unk>")
+    write_const_arpa(folder / "rescore/G.carpa", model, ids)
+
+
+def test_lattices_are_rescored_as_in_vosk(folder, system, audio, tmp_path):
+    audio = audio[:8]
+    first = [best["text"] for best in recognize_with_vosk(folder, audio, piece=PIECE)]
+    # of every second text: words of the others cost more than they did
+    add_second_model(folder, system, first[::2])
+    theirs = recognize_with_vosk(folder, audio, piece=PIECE)
+    conf = folder / "conf/model.conf"
+    conf.write_text(
+        conf.read_text().replace("silence-phones=100000", "silence-phones=1")
+    )
+    import_vosk(folder, tmp_path / "results", "ko")
+    package = Model.load(tmp_path / "results/package/ko")
+    second = LanguageModels.load(
+        package.folder / "rescore/G.fst",
+        package.folder / "rescore/lm.bin",
+        package.lang.word_ids,
+    )
+    found = list(ours(system, audio, second))
+    assert [words for words, _ in found] == [best["text"].strip() for best in theirs]
+    assert [best["text"] for best in theirs] != first
+    for (_, score), best in zip(found, theirs, strict=True):
+        assert score == pytest.approx(best["confidence"], abs=0.05)
+    assert package.info.rescoring.lm == "G.carpa"

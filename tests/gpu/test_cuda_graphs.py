@@ -7,12 +7,12 @@ import torch
 from fixtures.pretended_device import CUDA
 from torch import nn
 
+from latflow.criteria.batch import Batch
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.layer import Shape
 from latflow.nnet.layers.simple import Linear
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batch import Batch
 from latflow.training.cuda_graphs import GraphedNetwork, is_capturable
 from latflow.training.optimizers import FlatGradient
 

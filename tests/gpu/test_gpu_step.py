@@ -19,6 +19,8 @@ from fixtures.training_task import (
 )
 from torch import nn
 
+from latflow.criteria.batch import SupervisedBatch
+from latflow.criteria.losses import losses_of
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.layer import Padded, Shape
@@ -30,12 +32,10 @@ from latflow.training import inverses, natural_gradient
 from latflow.training.batches import Targets, open_batches
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
-from latflow.training.losses import losses_of
 from latflow.training.optimizer_options import NaturalGradientOptions
 from latflow.training.optimizers import FlatGradient, limit_change, make_optimizer
 from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP, Stepper
-from latflow.training.supervised import SupervisedBatch
 
 REQUESTS = {CHECKPOINT: False, STOP: False}
 MASKS = {

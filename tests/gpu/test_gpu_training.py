@@ -15,6 +15,7 @@ from fixtures.training_task import (
 )
 from torch import nn
 
+from latflow.criteria.losses import losses_of
 from latflow.decode.network_scorer import score_frames
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork
@@ -23,7 +24,6 @@ from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import Targets, open_batches
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
-from latflow.training.losses import losses_of
 from latflow.training.optimizers import OPTIMIZERS, FlatGradient, make_optimizer
 from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP, Stepper

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from latflow.align.agreement import Line, _tainted, agreeing_segments, compare
 from latflow.corpus.ctm import TimedWord
-from latflow.corpus.options import CleanedSetOptions
+from latflow.corpus.derived_options import CleanedSetOptions
 
 UNKNOWN, NOISE = "<UNK>", "<NOISE>"
 KNOWN = {"a", "b", "c", UNKNOWN, NOISE}

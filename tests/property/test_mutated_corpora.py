@@ -27,6 +27,7 @@ from latflow.corpus.audio import AudioReader, BadAudio, examine
 from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set, supervisions_of
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.hold_out import hold_out
@@ -39,7 +40,6 @@ from latflow.corpus.options import (
     Hdf5Source,
     HoldOutSource,
     ManifestSource,
-    PerturbationOptions,
     TableSource,
 )
 from latflow.corpus.perturb import perturb_corpus

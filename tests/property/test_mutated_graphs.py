@@ -24,7 +24,10 @@ from latflow.lang.directory import Lang, read_symbols
 from latflow.lang.g2p import G2p, train_g2p
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.lm_trie import LmTrie
-from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import LangOptions, LstmLmOptions
 from latflow.lang.prepare import import_lang, make_grammar, make_lang
 from latflow.lattice.io.archives import write_lattices

@@ -31,7 +31,8 @@ from latflow.lang.completion import load_g2p
 from latflow.serving.evaluation import _read_arrays
 from latflow.serving.load_test import read_audio
 from latflow.serving.mfa_import import import_mfa
-from latflow.serving.package import Model, read_info
+from latflow.serving.package import Model
+from latflow.serving.package_info import read_info
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.service import RefusedError
 from latflow.serving.transcribe import find_recordings, transcribe

@@ -45,12 +45,14 @@ from latflow.align.supervision_store import (
 from latflow.align.suspects import find_suspects
 from latflow.align.timing import AlignedSet, PhoneTimes
 from latflow.align.units import UnitGraphs, spell_transcripts
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.corpus.options import CleanedSetOptions
 from latflow.criteria.ctc import evaluate_ctc
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import evaluate_lfmmi
 from latflow.criteria.options import LfmmiOptions
+from latflow.criteria.sequence.generation import SequenceFiles, load_generator
+from latflow.criteria.sequence.options import SequenceOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.chain_tree import build_chain_tree
@@ -73,8 +75,6 @@ from latflow.lattice.lattice import Lattice
 from latflow.options import read_options
 from latflow.parts import SetJob
 from latflow.ragged import RaggedWriter
-from latflow.sequence.generation import SequenceFiles, load_generator
-from latflow.sequence.options import SequenceOptions
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.labels import write_targets
 from latflow.training.readers import StoreReader
@@ -366,7 +366,9 @@ def use_sequence(folder):
         frames = FrameStore.load(folder / "frames")
         for i, utterance in enumerate(frames.utt_ids):
             scores = np.array(frames.frames(i))
-            generator.work(utterance, scores, np.zeros_like(scores), lattice_beam=6.0)
+            generator.evaluate(
+                utterance, scores, np.zeros_like(scores), lattice_beam=6.0
+            )
     make_denominator(
         given / "lang", folder / "cuts.jsonl.gz", folder / "model", folder / "out",
         options=DenominatorOptions(),

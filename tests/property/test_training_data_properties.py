@@ -20,10 +20,10 @@ from pydantic import ValidationError
 from reference.training_data_naive import batches as naive_batches
 from reference.training_data_naive import chunks, data_of, normalize, targets
 
+from latflow.criteria.batch import Batch, share_out
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import KINDS, Normalizer
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource, Targets
 from latflow.training.chunks import Chunker
 from latflow.training.data_options import DataOptions, SamplingOptions
@@ -32,7 +32,6 @@ from latflow.training.ordering import (
     epoch_order,
     form_batches,
     num_windows,
-    share_out,
 )
 from latflow.training.readers import StoreReader
 from latflow.training.sampling import UtteranceWeights, shares

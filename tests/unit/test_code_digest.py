@@ -178,7 +178,7 @@ def test_search_is_reached_by_what_decodes_and_no_other_training(stages):
     trainings.remove("latflow.serving.aligning.align_package")
     # It searches for lattices, though in training graphs.
     trainings.remove("latflow.decode.pronunciations.align_lattices")
-    assert found & trainings == {"latflow.sequence.train.train_sequence"}
+    assert found & trainings == {"latflow.training.sequence.train_sequence"}
     assert any(stage.startswith("latflow.decode.") for stage in found)
 
 

@@ -13,8 +13,8 @@ import latflow
 ROOT = Path(latflow.__file__).parent
 # From the top down; what is no package (errors, files, ...) lies below all.
 ORDER = [
-    *("cli", "report", "serving", "workflow", "sequence", "training", "decode"),
-    *("scoring", "criteria", "nnet", "gmm", "simulation", "align", "lattice", "graphs"),
+    *("cli", "report", "serving", "workflow", "training", "criteria", "decode"),
+    *("scoring", "nnet", "gmm", "simulation", "align", "lattice", "graphs"),
     *("lang", "hmm", "fst", "features", "corpus", "kaldi"),
 ]
 # Upward imports that are known and to be mended: how many from package to package.

@@ -82,3 +82,11 @@ def test_labels_that_are_features_are_not_normalized(recipe_of):
         systems = {"net": {**system, **raw}}
         with pytest.raises(UserError, match="would change the labels of nnet.hdf5.lab"):
             recipe_of({"nnet": {**nnet, "systems": systems}})
+
+
+def test_times_of_the_frames_are_given(recipe_of):
+    files = {k: [v] for k, v in FILES.items()}
+    times = {"frame_shift_ms": 20, "first_middle_ms": 7.5}
+    recipe = recipe_of({"nnet": {"hdf5": {"images": {"files": files, **times}}}})
+    frames = recipe.systems["net"].frames
+    assert (frames.shift, recipe.first_middle("net")) == (0.02, 0.0075)

@@ -9,6 +9,7 @@ if recipe.options.export_alignments.package is not None:
             package=lambda wildcards: f"{aligning_package(wildcards)}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
             lexicon=recipe.language.completed_lexicon,
+            beside=recipe.language.beside_lexicon,
         output:
             alignments=f"<results>/align/{PACKAGED}/{{split}}/ali.ark",
             log_likes=f"<results>/align/{PACKAGED}/{{split}}/log_likes/meta.json",
@@ -44,6 +45,7 @@ if recipe.options.export_alignments.adapt is not None:
             package=f"{recipe.options.export_alignments.package}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
             lexicon=recipe.language.completed_lexicon,
+            beside=recipe.language.beside_lexicon,
         output:
             info="<results>/adapted/{split}/package.json",
             model="<results>/adapted/{split}/model/final.mdl",

@@ -6,6 +6,7 @@ rule prepare_corpus:
     input:
         lambda wildcards: recipe.source_files(wildcards.split),
         vocabulary=lambda wildcards: recipe.vocabulary(wildcards.split),
+        dictionaries=recipe.language.dictionaries,
     output:
         multiext(
             "<results>/corpus/{split}/",

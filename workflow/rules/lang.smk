@@ -9,7 +9,7 @@ if recipe.imported_system is None:
         rule complete_lexicon:
             input:
                 lexicon=recipe.language.lexicon,
-                silence=recipe.language.silence_probabilities,
+                beside=recipe.language.beside_lexicon,
                 cuts="<results>/corpus/train/cuts.jsonl.gz",
                 text=recipe.language.g2p_words("text"),
                 arpa=recipe.language.g2p_words("arpa"),
@@ -38,7 +38,7 @@ if recipe.imported_system is None:
     rule make_lang:
         input:
             lexicon=recipe.language.completed_lexicon,
-            silence=recipe.language.silence_probabilities,
+            beside=recipe.language.beside_lexicon,
             generated=recipe.language.generated,
         output:
             words="<results>/lang/words.txt",

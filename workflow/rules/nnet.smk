@@ -453,7 +453,7 @@ rule train_sequence:
         options=lambda wildcards: system_of(wildcards).training_options,
         free_options=free_options_of,
         checkpoints=lambda wildcards: system_of(wildcards).checkpoints,
-        stage=stage("latflow.sequence.train.train_sequence"),
+        stage=stage("latflow.training.sequence.train_sequence"),
     message:
         "Train the network {wildcards.network} on lattices"
     script:

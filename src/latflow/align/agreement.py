@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from latflow.corpus.ctm import TimedWord
-from latflow.corpus.options import CleanedSetOptions
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.lattice.edit_distance import align_words
 
 _EPSILON = 1e-6  # seconds: no silence

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from latflow.align.phone_sums import PhoneSums
 from latflow.align.timing import AlignedUtterance, TimedPhone
 
 COLUMNS = (
@@ -34,7 +35,7 @@ class AlignmentAnalysis:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._stream = scratch.open("w", encoding="utf-8")
-        self._sums: dict[str, np.ndarray] = {}  # count, sum, sum of squares
+        self._durations = PhoneSums()  # their logarithms
 
     def add(
         self,
@@ -55,8 +56,7 @@ class AlignmentAnalysis:
         lengths = [(p.phone, p.end - p.start) for p in timed.spoken]
         spoken = [(phone, math.log(time)) for phone, time in lengths if time > 0]
         for phone, duration in spoken:
-            sums = self._sums.setdefault(phone, np.zeros(3))
-            sums += (1.0, duration, duration**2)
+            self._durations.add(phone, duration)
         snr = None if samples is None else signal_to_noise(timed, samples, sample_rate)
         row = [*place, _overall(timed.phones), _mean(timed.spoken), spoken, snr]
         self._stream.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -76,20 +76,20 @@ class AlignmentAnalysis:
 
     def _rows(self) -> Iterator[list]:
         """Yield the rows, deviations in place of durations."""
-        scales = {}
-        for phone, (count, total, squares) in self._sums.items():
-            mean = total / count
-            variance = (squares - count * mean**2) / (count - 1) if count > 1 else 0.0
-            scales[phone] = mean, math.sqrt(max(variance, 0.0))
         with self._scratch.open(encoding="utf-8") as stream:
             for *head, spoken, snr in map(json.loads, stream):
-                scores = [
-                    abs(duration - mean) / deviation
-                    for phone, duration in spoken
-                    for mean, deviation in [scales[phone]]
-                    if deviation > 1e-6  # occurs once, or always as long
-                ]
-                yield [*head, max(scores, default=None), snr]
+                found = (self._deviation(*each) for each in spoken)
+                known = [deviation for deviation in found if deviation is not None]
+                yield [*head, max(known, default=None), snr]
+
+    def _deviation(self, phone: str, duration: float) -> float | None:
+        """Return how unusual a duration is, in standard deviations of its phone.
+
+        None where the phone occurs once, or is always as long.
+        """
+        count, mean, variance = self._durations.of(phone)
+        scale = math.sqrt(variance * count / (count - 1)) if count > 1 else 0.0
+        return abs(duration - mean) / scale if scale > 1e-6 else None
 
 
 def signal_to_noise(

@@ -25,9 +25,9 @@ from lhotse.utils import fastcopy
 
 from latflow.align.agreement import Line, Segment, agreeing_segments, compare
 from latflow.corpus.ctm import TimedWord, read_ctm
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.corpus.json_lines import ManifestWriter, Spool, count_cuts
 from latflow.corpus.manifests import read_cuts, read_recordings, supervision_of, text_of
-from latflow.corpus.options import CleanedSetOptions
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
 from latflow.lang.directory import Lang

@@ -35,6 +35,7 @@ from latflow.align.timing import (
     mean_confidence,
 )
 from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.corpus.dictionaries import plain_word
 from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import REMEDY, CutLine, Spool, read_cut_lines
 from latflow.corpus.textgrid import Interval, short_textgrid, textgrid
@@ -471,7 +472,7 @@ def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
         "speaker": place.speaker,
         "start": _rounded(place.start),
         "end": _rounded(place.start + place.duration),
-        "text": place.text,
+        "text": " ".join(map(plain_word, place.text.split())),
         "confidence": _rounded(mean_confidence(timed.spoken)),
         "words": None
         if timed.words is None

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from latflow.align.phone_sums import PhoneSums
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.corpus.dictionaries import plain_word
 from latflow.errors import UserError
 from latflow.files import read_json
 from latflow.hmm.transition_model import TransitionModel
@@ -55,7 +57,7 @@ class AlignedWord:
     """A word with its phones.
 
     Attributes:
-        word: as the transcript has it.
+        word: as the transcript has it, without the name of a dictionary.
         phones: at least one.
     """
 
@@ -117,7 +119,7 @@ def mean_confidence(phones: Sequence[TimedPhone]) -> float | None:
 
 
 class PhoneScores:
-    """Mean scores of phones of a corpus, and their spread.
+    """Confidences of phones of a corpus, by its scores.
 
     The score of a phone is the mean acoustic log-likelihood of its frames. Its
     confidence is the share of occurrences of the same phone that would score lower,
@@ -126,25 +128,21 @@ class PhoneScores:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, np.ndarray] = {}  # count, sum, sum of squares
-        self._all = np.zeros(3)  # the same of all phones
+        self._sums = PhoneSums()
 
     def add(self, phones: Sequence[str], scores: np.ndarray) -> None:
         """Take note of the phones of an utterance."""
         for phone, score in zip(phones, scores.tolist(), strict=True):
-            sums = self._sums.setdefault(phone, np.zeros(3))
-            sums += (1.0, score, score * score)
-            self._all += (1.0, score, score * score)
+            self._sums.add(phone, score)
 
     def confidence(self, phone: str, score: float) -> float | None:
         """Return the confidence of a phone; None in a corpus of one."""
-        sums = self._sums.get(phone, np.zeros(3))
-        count, total, squares = sums if sums[0] > 1 else self._all
-        if count < 2:
+        own = self._sums.of(phone)
+        known = own if own.number > 1 else self._sums.of_all()
+        if known.number < 2:
             return None
-        mean = total / count
-        spread = math.sqrt(max(squares / count - mean * mean, 1e-6))
-        return 0.5 * (1.0 + math.erf((score - mean) / (spread * math.sqrt(2.0))))
+        spread = math.sqrt(2.0 * max(known.variance, 1e-6))
+        return 0.5 * (1.0 + math.erf((score - known.mean) / spread))
 
 
 class Boundaries(NamedTuple):
@@ -329,7 +327,7 @@ class Timer:
         if spans is None:
             return AlignedUtterance(None, timed, silence)
         aligned = tuple(
-            AlignedWord(word, timed[first:last])
+            AlignedWord(plain_word(word), timed[first:last])
             for word, (first, last) in zip(words, spans, strict=True)
         )
         return AlignedUtterance(aligned, timed, silence)

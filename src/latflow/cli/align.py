@@ -25,8 +25,8 @@ _CORPUS = option(
 )
 _LEXICON = option(
     "lexicon",
-    "pronunciations, WORD PHONE PHONE ... lines (.gz too); or MFA's YAML with the same "
-    "dictionary for all speakers",
+    "pronunciations, WORD PHONE PHONE ... lines (.gz too); or MFA's YAML with "
+    "dictionaries of speakers",
 )
 _SOURCE: tuple[Option, ...] = (
     option(
@@ -176,6 +176,7 @@ def _align(arguments: Arguments) -> int:
         "file to write, .TextGrid, or .csv or .json as MFA's; standard output without",
         nargs="?",
     ),
+    option("--speaker", "who speaks, where the lexicon names dictionaries of speakers"),
     option("--beam", "of the search", 10.0),
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
     flag("--short", "write the short form of a TextGrid"),
@@ -186,7 +187,7 @@ def _align_one(arguments: Arguments) -> None:
     """Align one recording with a package, at once: words and phones in a TextGrid."""
     from latflow.files import write_text
     from latflow.gmm.options import AlignAdaptedOptions
-    from latflow.lang.speaker_dictionaries import find_dictionary
+    from latflow.lang.speaker_dictionaries import SpeakerDictionaries
     from latflow.serving.align_one import RecordingAligner
     from latflow.serving.aligning import load_aligner
 
@@ -204,7 +205,7 @@ def _align_one(arguments: Arguments) -> None:
         form = "short_textgrid"
     search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
     package = load_aligner(arguments.model, trust_code=arguments.trust_code)
-    lexicon = find_dictionary(arguments.lexicon)
+    lexicon = SpeakerDictionaries.find(arguments.lexicon).of(arguments.speaker)
     aligner = RecordingAligner(package, lexicon, AlignAdaptedOptions(**search))
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
@@ -233,7 +234,7 @@ def _check_package(model: str | None, *, adapts: bool) -> None:
                 "corpus",
             )
         from latflow.serving.adapting import check_adaptable
-        from latflow.serving.package import read_info
+        from latflow.serving.package_info import read_info
 
         check_adaptable(read_info(model), model)
 
@@ -242,12 +243,10 @@ def _surveyed(
     arguments: Arguments, lang: LangOptions
 ) -> tuple[dict[str, Any], list[Any], Any]:
     """Return the source of a corpus, findings about it, and what was counted."""
-    from latflow.lang.speaker_dictionaries import find_dictionary
     from latflow.workflow.aligning import survey_corpus
     from latflow.workflow.layout import find_source
     from latflow.workflow.settings import nested_values, read_settings
 
-    arguments.lexicon = str(find_dictionary(arguments.lexicon))
     settings: dict[str, Any] = {}
     for key in ("speaker", "speaker_by", "tiers", "audio"):
         if (value := getattr(arguments, key)) is not None:
@@ -368,6 +367,7 @@ def _validate(arguments: Arguments) -> int:
 )
 def _find_oovs(arguments: Arguments) -> int:
     """Print all words without pronunciation: the word, how often, the utterances."""
+    from latflow.corpus.dictionaries import parted_word
     from latflow.lang.options import LangOptions
     from latflow.workflow.doctor import render
 
@@ -377,8 +377,10 @@ def _find_oovs(arguments: Arguments) -> int:
     if errors:
         sys.stderr.write(f"{render(errors)}\n")
     for word, count in sorted(survey.oov.items(), key=lambda item: (-item[1], item[0])):
-        where = " ".join(survey.oov_utterances[word])
-        sys.stdout.write(f"{word}\t{count}\t{where}\n")
+        plain, dictionary = parted_word(word)
+        row = [plain, str(count), " ".join(survey.oov_utterances[word])]
+        row += [dictionary or "default"] if survey.dictionaries else []
+        sys.stdout.write("\t".join(row) + "\n")
     return int(bool(errors))
 
 
@@ -415,10 +417,10 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
 def _learn_boundaries(arguments: Arguments) -> None:
     """Teach a package where boundaries are, by TextGrids that were set by hand."""
     from latflow.files import write_json
-    from latflow.serving.package import read_info
+    from latflow.serving.package_info import read_info
     from latflow.serving.packaging import add_boundaries
     from latflow.training.boundary_learning import learn_boundaries, render
-    from latflow.workflow.aligning import MadeAlignments
+    from latflow.workflow.made_alignments import MadeAlignments
 
     made = MadeAlignments.of(Path(os.path.abspath(arguments.aligned)))
     found = learn_boundaries(

@@ -27,7 +27,8 @@ COMMANDS = Group()
 def _ngram(arguments: Arguments) -> None:
     """Estimate a Kneser-Ney language model (ARPA)."""
     from latflow.lang.arpa import write_arpa
-    from latflow.lang.ngram import estimate, text_sentences
+    from latflow.lang.ngram import estimate
+    from latflow.lang.ngram_counts import text_sentences
 
     model = estimate(text_sentences(arguments.text), arguments.order)
     write_arpa(model, arguments.arpa)
@@ -45,7 +46,7 @@ def _ngram(arguments: Arguments) -> None:
 def _perplexity(arguments: Arguments) -> None:
     """Print the perplexity of a text under language models."""
     from latflow.lang.arpa import perplexity, read_arpa
-    from latflow.lang.ngram import text_sentences
+    from latflow.lang.ngram_counts import text_sentences
 
     if arguments.neural is not None or Path(arguments.model).is_dir():
         _neural_perplexity(arguments)
@@ -59,7 +60,7 @@ def _perplexity(arguments: Arguments) -> None:
 def _neural_perplexity(arguments: Arguments) -> None:
     """Print the perplexities of a neural model, an n-gram model, and their mixture."""
     from latflow.lang.arpa import read_arpa
-    from latflow.lang.ngram import text_sentences
+    from latflow.lang.ngram_counts import text_sentences
     from latflow.nnet.language_model import (
         Mixture,
         NeuralLm,

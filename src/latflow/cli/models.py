@@ -19,7 +19,11 @@ def _model_info(arguments: Arguments) -> None:
     A package whose files are not those that were packaged is refused.
     """
     from latflow.gmm.model import AcousticModel
-    from latflow.serving.package import check_files, describe, read_info
+    from latflow.serving.package_info import (
+        check_files,
+        describe,
+        read_info,
+    )
 
     if Path(arguments.model).is_dir():
         info = read_info(arguments.model)

@@ -352,7 +352,7 @@ def _triton_repository(arguments: Arguments) -> None:
 
     from latflow.options import read_options
     from latflow.serving.options import TritonOptions
-    from latflow.serving.package import read_info
+    from latflow.serving.package_info import read_info
     from latflow.serving.triton import write_repository
 
     packages = {}

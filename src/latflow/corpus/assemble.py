@@ -309,7 +309,7 @@ class CorpusWriter:
             what = f"the transcript has the reserved symbol {reserved}"
             return supervision, (what, "remove it from the transcript")
         if self._forms is not None:
-            words = self._forms.words(supervision.text or "")
+            words = self._forms.words(supervision.text or "", supervision.speaker)
         supervision = replace(supervision, text=" ".join(words))
         if self._checks.transcripts and not words:
             remedy = "add the words, remove the utterance"

@@ -349,6 +349,8 @@ def open_hdf(path: Path) -> Iterator[HdfFile]:
     """
     try:
         file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise UserError("no such file", file=path, remedy="check the path") from None
     except OSError as error:
         raise UserError(f"not readable as HDF5 ({error})", file=path) from error
     with file:

@@ -19,6 +19,7 @@ import numpy as np
 import soundfile
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.derived_options import PausedSetOptions
 from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.manifests import (
     at_rate,
@@ -30,7 +31,6 @@ from latflow.corpus.manifests import (
     supervision_of,
     text_of,
 )
-from latflow.corpus.options import PausedSetOptions
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger

@@ -16,6 +16,7 @@ import numpy as np
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import (
     VOLUME,
@@ -25,7 +26,6 @@ from latflow.corpus.manifests import (
     read_supervisions,
     renamed,
 )
-from latflow.corpus.options import PerturbationOptions
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger

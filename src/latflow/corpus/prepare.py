@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +69,7 @@ class _Task:
         max_skipped_fraction: largest share of utterances that may be skipped.
         ledger: where skipped utterances are noted.
         vocabulary: words of the lexicon.
+        speakers: dictionaries of speakers, see `WordForms`.
         rehearsal: collects what would be written and refused, of a task that writes
             nothing; None of others.
     """
@@ -82,6 +83,7 @@ class _Task:
     max_skipped_fraction: float
     ledger: Ledger
     vocabulary: Collection[str]
+    speakers: Mapping[str, str]
     rehearsal: Script | None = None
 
     def writer(self, origin: str | Path, checks: GivenSource) -> CorpusWriter:
@@ -91,7 +93,7 @@ class _Task:
             origin: file or folder that errors name.
             checks: how strictly utterances are taken, and words are spelled.
         """
-        forms = WordForms(self.vocabulary, checks.text_rules)
+        forms = WordForms(self.vocabulary, checks.text_rules, self.speakers)
         given = (self.folder, origin, checks, self.ledger, forms)
         if self.rehearsal is None:
             return CorpusWriter(*given)
@@ -123,6 +125,7 @@ def prepare_corpus(
     threads: int,
     max_skipped_fraction: float,
     vocabulary: Collection[str] = (),
+    speakers: Mapping[str, str] | None = None,
 ) -> None:
     """Write the manifests of one split.
 
@@ -136,6 +139,7 @@ def prepare_corpus(
         max_skipped_fraction: largest share of utterances that may be skipped.
         vocabulary: words of the lexicon, whose spelling transcripts take on; empty for
             none.
+        speakers: dictionaries of speakers, see `WordForms`.
 
     Raises:
         UserError: the source or an utterance is faulty; names file and remedy.
@@ -152,6 +156,7 @@ def prepare_corpus(
             max_skipped_fraction=max_skipped_fraction,
             ledger=Ledger("prepare_corpus"),
             vocabulary=vocabulary,
+            speakers=speakers or {},
         )
         _prepare(task, source)
 
@@ -162,6 +167,7 @@ def rehearse_corpus(
     *,
     vocabulary: Collection[str],
     max_skipped_fraction: float,
+    speakers: Mapping[str, str] | None = None,
     threads: int = 4,
 ) -> tuple[Rehearsal, Ledger]:
     """Look what `prepare_corpus` would write and refuse; audio is not decoded.
@@ -171,6 +177,7 @@ def rehearse_corpus(
         observe: gets each good utterance, and its recording.
         vocabulary: words of the lexicon; empty for none.
         max_skipped_fraction: largest share of utterances that may be skipped.
+        speakers: dictionaries of speakers, see `WordForms`.
         threads: files looked at at a time.
 
     Returns:
@@ -191,6 +198,7 @@ def rehearse_corpus(
             max_skipped_fraction=max_skipped_fraction,
             ledger=Ledger("prepare_corpus", is_quiet=True),
             vocabulary=vocabulary,
+            speakers=speakers or {},
             rehearsal=script,
         )
         _prepare(task, source)

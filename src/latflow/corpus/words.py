@@ -26,11 +26,12 @@ import difflib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from latflow.corpus.dictionaries import by_dictionary, named_word, plain_word
 from latflow.corpus.spelling import (
     folded,
     has_dotless_i,
@@ -89,6 +90,9 @@ class WordForms:
     Args:
         vocabulary: words of the lexicon; empty where none is known.
         rules: how transcripts are read.
+        speakers: the dictionary of each speaker who has one of his own; its words in
+            the vocabulary, and those that come out, are named for it
+            (`latflow.corpus.dictionaries`).
 
     Attributes:
         num_words: words so far, as they come out.
@@ -97,35 +101,46 @@ class WordForms:
     """
 
     def __init__(
-        self, vocabulary: Collection[str] = (), rules: TextRules | None = None
+        self,
+        vocabulary: Collection[str] = (),
+        rules: TextRules | None = None,
+        speakers: Mapping[str, str] | None = None,
     ) -> None:
+        self._speakers = speakers or {}
+        parts = {"": frozenset(vocabulary)}
+        if speakers:
+            parts = by_dictionary(vocabulary, set(speakers.values()))
         self._vocabulary = frozenset(vocabulary)
-        self._rules = rules or TextRules()
-        self._forms: dict[str, tuple[str, ...]] = {}
-        self._same = str.maketrans(
-            dict.fromkeys(self._rules.clitics, "'") | dict.fromkeys(HYPHENS, "-")
-        )
+        self._spellings = {
+            name: _Spelling(words, rules or TextRules(), name)
+            for name, words in parts.items()
+        }
         self.num_words = 0
         self.num_known = 0
         self.changed: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
-        self._unknown: str | None = None
+        self._unknown: tuple[str, frozenset[str]] | None = None
 
-    def words(self, text: str) -> list[str]:
-        """Return the words of a transcript, and count them."""
+    def words(self, text: str, speaker: str | None = None) -> list[str]:
+        """Return the words of a transcript, and count them.
+
+        Args:
+            text: the transcript.
+            speaker: who says it, where speakers have dictionaries.
+        """
+        spelling = self._spellings[self._speakers.get(speaker or "", "")]
         found: list[str] = []
         for token in text.split():
-            forms = self._forms.get(token)
-            if forms is None:
-                forms = self._forms[token] = self._resolve(token)
-            if forms != (token,):
-                self._count_change(token, forms)
-            found += forms
+            forms = spelling.forms(token)
+            if forms.plain != (token,):
+                self._count_change(token, forms.plain)
+            found += forms.named
         self.num_words += len(found)
         known = sum(map(self._vocabulary.__contains__, found))
         self.num_known += known
         if known < len(found) and self._unknown is None:
-            self._unknown = next(w for w in found if w not in self._vocabulary)
+            unknown = next(w for w in found if w not in self._vocabulary)
+            self._unknown = plain_word(unknown), spelling.vocabulary
         return found
 
     def summary(self) -> str:
@@ -139,18 +154,68 @@ class WordForms:
         """Return a word, and one of the vocabulary like it, if no word is known."""
         if not self._vocabulary or self.num_known or self._unknown is None:
             return None
-        folded = self._unknown.casefold()
-        like = next((w for w in self._vocabulary if w.casefold() == folded), None)
+        unknown, vocabulary = self._unknown
+        folded = unknown.casefold()
+        like = next((w for w in vocabulary if w.casefold() == folded), None)
         if like is None:
-            near = difflib.get_close_matches(folded, self._vocabulary, 1, 0.8)
+            near = difflib.get_close_matches(folded, vocabulary, 1, 0.8)
             like = near[0] if near else None
-        return self._unknown, like
+        return unknown, like
 
-    # -- forms of a word ------------------------------------------------------------
+    def _count_change(self, token: str, forms: tuple[str, ...]) -> None:
+        """Count a word that was changed, and keep it as an example."""
+        if len(forms) != 1:
+            kind = "divided" if forms else "marks dropped"
+        elif "".join(forms).casefold() == token.casefold():
+            kind = "in another case"
+        else:
+            kind = "spelled otherwise"
+        self.changed[kind] += 1
+        examples = self._examples.setdefault(kind, [])
+        example = f"{token} -> {' '.join(forms)}" if forms else token
+        if len(examples) < _EXAMPLES and example not in examples:
+            examples.append(example)
+
+
+class _Forms(NamedTuple):
+    """The words that a token stands for."""
+
+    plain: tuple[str, ...]
+    """As they are spelled."""
+    named: tuple[str, ...]
+    """The same, with the name of their dictionary."""
+
+
+class _Spelling:
+    """Finds the words of one dictionary that tokens of transcripts stand for.
+
+    Args:
+        vocabulary: words of the dictionary.
+        rules: how transcripts are read.
+        name: of the dictionary; empty for the default one.
+    """
+
+    def __init__(self, vocabulary: frozenset[str], rules: TextRules, name: str) -> None:
+        self.vocabulary = vocabulary
+        self._rules, self._name = rules, name
+        self._forms: dict[str, _Forms] = {}
+        self._same = str.maketrans(
+            dict.fromkeys(rules.clitics, "'") | dict.fromkeys(HYPHENS, "-")
+        )
+
+    def forms(self, token: str) -> _Forms:
+        """Return the words of a token."""
+        found = self._forms.get(token)
+        if found is None:
+            plain = named = self._resolve(token)
+            if self._name:
+                named = tuple(named_word(word, self._name) for word in plain)
+            found = self._forms[token] = _Forms(plain, named)
+        return found
 
     def _resolve(self, token: str) -> tuple[str, ...]:
         """Return the words that a token stands for."""
-        if token in self._vocabulary:
+        if token in self.vocabulary:
             return (token,)
         whole = self._known(token)
         if whole is not None:
@@ -211,10 +276,10 @@ class WordForms:
         """Return how the vocabulary spells a word; None if it lacks it."""
         if not word:
             return None
-        if word in self._vocabulary:
+        if word in self.vocabulary:
             return word
         cased = self._in_case(word)
-        if cased in self._vocabulary:
+        if cased in self.vocabulary:
             return cased
         key = self._key(cased)
         return self._by_key.get(key) or self._by_key.get(self._by_loose_key(key))
@@ -275,7 +340,7 @@ class WordForms:
     def _by_key(self) -> dict[str, str]:
         """Key -> spelling; of several the one with the fewest capital letters."""
         found: dict[str, str] = {}
-        for word in sorted(self._vocabulary, key=_capitals, reverse=True):
+        for word in sorted(self.vocabulary, key=_capitals, reverse=True):
             found[self._key(word)] = word
         return found
 
@@ -295,19 +360,19 @@ class WordForms:
     @cached_property
     def _dotless(self) -> bool:
         """Whether I is the capital letter of ı, as in Turkish."""
-        return has_dotless_i(self._vocabulary)
+        return has_dotless_i(self.vocabulary)
 
     @cached_property
     def _apostrophe(self) -> dict[int, int]:
         """Table that turns apostrophes into the one that the vocabulary has."""
-        kinds = Counter(c for w in self._vocabulary for c in w if c in APOSTROPHES)
+        kinds = Counter(c for w in self.vocabulary for c in w if c in APOSTROPHES)
         usual = max(kinds, key=kinds.__getitem__, default="'")
         return dict.fromkeys(map(ord, self._rules.clitics), ord(usual))
 
     @cached_property
     def _shared_case(self) -> Literal["lower", "upper"] | None:
         """Return the case of nearly all words of the vocabulary; None without one."""
-        words = [w for w in self._vocabulary if not re.fullmatch(r"\W.*\W", w)]
+        words = [w for w in self.vocabulary if not re.fullmatch(r"\W.*\W", w)]
         cased = [w for w in words if w.lower() != w.upper()]
         if sum(word == word.lower() for word in cased) > _NEARLY_ALL * len(cased):
             return "lower"
@@ -341,22 +406,6 @@ class WordForms:
         given = self._rules.punctuation
         marks = [c for c in _WITHIN if given is None or c in given]
         return re.compile(rf"[{''.join(map(re.escape, marks))}]+" if marks else "(?!)")
-
-    # -- counts -----------------------------------------------------------------------
-
-    def _count_change(self, token: str, forms: tuple[str, ...]) -> None:
-        """Count a word that was changed, and keep it as an example."""
-        if len(forms) != 1:
-            kind = "divided" if forms else "marks dropped"
-        elif "".join(forms).casefold() == token.casefold():
-            kind = "in another case"
-        else:
-            kind = "spelled otherwise"
-        self.changed[kind] += 1
-        examples = self._examples.setdefault(kind, [])
-        example = f"{token} -> {' '.join(forms)}" if forms else token
-        if len(examples) < _EXAMPLES and example not in examples:
-            examples.append(example)
 
 
 def holds_word(text: str) -> bool:

@@ -143,10 +143,10 @@ class LatticeCriterion(ABC):
         scores = np.ascontiguousarray(host.numpy())
         gradient = np.zeros_like(scores)
         utterance = Utterance(scores, lattice, alignment, words, **given)
-        found = self.evaluate(utterance, gradient)
+        evaluation = self.evaluate(utterance, gradient)
         return with_gradient(
             log_likes,
-            log_likes.new_tensor(found.objective, dtype=torch.float64),
+            log_likes.new_tensor(evaluation.objective, dtype=torch.float64),
             torch.from_numpy(gradient).to(log_likes.device),
         )
 

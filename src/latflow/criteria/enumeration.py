@@ -43,13 +43,13 @@ class Path:
 
 def list_paths(lattice: Lattice) -> list[Path]:
     """List all paths that end in a final state and whose cost is finite."""
-    found: list[Path] = []
+    paths: list[Path] = []
 
     def walk(state: int, path: Path) -> None:
         final = float(lattice.final_graph_cost[state])
         cost = path.graph_cost + final
         if np.isfinite(cost + lattice.final_acoustic_cost[state]):
-            found.append(Path(path.ids, path.words, cost))
+            paths.append(Path(path.ids, path.words, cost))
         for arc in range(lattice.arc_begin[state], lattice.arc_begin[state + 1]):
             id_, word = int(lattice.transition_id[arc]), int(lattice.word[arc])
             step = float(lattice.graph_cost[arc])
@@ -62,7 +62,7 @@ def list_paths(lattice: Lattice) -> list[Path]:
                 walk(int(lattice.next_state[arc]), longer)
 
     walk(0, Path((), (), 0.0))
-    return found
+    return paths
 
 
 def value_over_paths(
@@ -210,18 +210,18 @@ def _teacher(
 
 def phones_of(ids: Sequence[int], model: TransitionModel) -> list[_Phone]:
     """List the phones of a path; one ends where its last state loops no more."""
-    found: list[_Phone] = []
+    phones: list[_Phone] = []
     left = first = 0
     for t, id_ in enumerate(ids):
         loops_on = model.is_self_loop[id_] and model.state[id_] == left
         if t and left and not loops_on:
-            found.append((int(model.phone[ids[first]]), first, t))
+            phones.append((int(model.phone[ids[first]]), first, t))
             first, left = t, 0
         if model.is_final[id_]:
             left = int(model.state[id_])
     if ids:
-        found.append((int(model.phone[ids[first]]), first, len(ids)))
-    return found
+        phones.append((int(model.phone[ids[first]]), first, len(ids)))
+    return phones
 
 
 def _acoustic(log_likes: Tensor, pdfs: Sequence[int]) -> Tensor:

@@ -112,9 +112,9 @@ class External(LatticeCriterion):
                 "statistics": ((len(self.statistics),), "<f8"),
                 "gradient": (log_likes.shape, log_likes.dtype.str),
             }
-            found = {name: (a.shape, a.dtype.str) for name, a in answer.items()}
-            if found != due:
-                raise process.failure(f"it gave {found}, where {due} is due")
+            given = {name: (a.shape, a.dtype.str) for name, a in answer.items()}
+            if given != due:
+                raise process.failure(f"it gave {given}, where {due} is due")
         except BaseException:
             process.kill()
             raise
@@ -310,7 +310,7 @@ def read_message(stream: IO[bytes]) -> Message:
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
     """Read this many bytes."""
-    found = stream.read(size)
-    if len(found) < size:
-        raise MessageError(f"it ended {size - len(found)} bytes before the answer did")
-    return found
+    data = stream.read(size)
+    if len(data) < size:
+        raise MessageError(f"it ended {size - len(data)} bytes before the answer did")
+    return data

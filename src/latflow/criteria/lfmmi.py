@@ -9,7 +9,7 @@ Source: Kaldi `chain/chain-training.cc`, `ComputeChainObjfAndDeriv`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -17,14 +17,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from latflow.criteria.batch import Batch, SupervisedBatch
 from latflow.criteria.criterion import with_gradient
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.numerator import numerators
 from latflow.criteria.options import LfmmiOptions
 from latflow.criteria.packed_graphs import PackedGraphs
+from latflow.criteria.protocol import GraphCriterion, Loss, Pending
 from latflow.device_copies import sent
 from latflow.fst.graph import Graph
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.network import Output
 
 #: Objective per frame of a sequence that failed (Kaldi's `default_objf`).
 FAILED_OBJECTIVE = -10.0
@@ -163,3 +168,89 @@ def evaluate_lfmmi(
 def _squares(values: Tensor) -> Tensor:
     """Sum the squares of each sequence in float64, [B]."""
     return values.flatten(1).double().square().sum(1)
+
+
+class LatticeFree(GraphCriterion):
+    """LF-MMI of the first output, cross-entropy of the others.
+
+    Statistics, sums over frames: `objective` (per frame in the log: what Kaldi's logs
+    call the chain objective), `l2`, `out_of_range`, `xent` (cross-entropy of the other
+    outputs, not weighted) and `failed_frames`, of chunks whose supervision has no path
+    or whose scores are NaN; those have no gradient.
+
+    Args:
+        losses: of each output, the first one by LF-MMI.
+        denominator: graph of all phone sequences.
+        options: weights.
+        is_training: false leaves all but the objective out of the loss.
+        threads: sequences worked on at a time.
+    """
+
+    name = "lfmmi"
+    statistics = ("objective", "l2", "out_of_range", "xent", "failed_frames")
+
+    def __init__(
+        self,
+        losses: Mapping[str, OutputLoss],
+        denominator: Denominator,
+        options: LfmmiOptions,
+        *,
+        is_training: bool = True,
+        threads: int = 1,
+    ) -> None:
+        self.main, *self.others = losses
+        self._scales = {name: loss.scale for name, loss in losses.items()}
+        self._denominator, self._options = denominator, options
+        self._is_training = is_training
+        self._need: Need = "gradient"
+        if not is_training:
+            self._need = "numerator" if self.others else "value"
+        super().__init__(threads)
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Evaluate the criterion when it is waited for; see `Criterion.begin`."""
+        assert isinstance(batch, SupervisedBatch)
+        supervised = batch
+        return lambda: self._evaluate(outputs, supervised)
+
+    def _evaluate(self, outputs: Mapping[str, Output], batch: SupervisedBatch) -> Loss:
+        """Return the loss of a part."""
+        logits = outputs[self.main].logits
+        counted = batch.counted.tolist()
+        lfmmi = evaluate_lfmmi(
+            logits if logits.dtype == torch.float64 else logits.float(),
+            batch.supervisions if batch.packed is None else batch.packed,
+            self._denominator,
+            self._options,
+            lengths=counted,
+            need=self._need,
+            pool=self._pool,
+        )
+        self.note_failures(lfmmi.failed, batch)
+        by_sequence = -(lfmmi.value if self._is_training else lfmmi.objective)
+        xent = lfmmi.objective.new_zeros(len(batch))
+        if lfmmi.numerator_posteriors is not None:
+            for name in self.others:
+                own = _cross_entropy(outputs[name].logits, lfmmi.numerator_posteriors)
+                if self._is_training:
+                    by_sequence = by_sequence + self._weight(name) * own
+                xent = xent + torch.where(lfmmi.failed, 0.0, own.detach())
+        statistics = {
+            "objective": lfmmi.objective.detach().sum(),
+            "l2": lfmmi.l2.detach().sum(),
+            "out_of_range": lfmmi.out_of_range.detach().sum(),
+            "xent": xent.sum(),
+            "failed_frames": torch.where(lfmmi.failed, lfmmi.frames, 0.0).sum(),
+        }
+        total = by_sequence.sum()
+        return Loss(total, batch.num_frames, statistics, by_sequence.detach())
+
+    def _weight(self, name: str) -> float:
+        """Return the factor of an output's cross-entropy."""
+        return self._options.xent * self._scales[name]
+
+
+def _cross_entropy(logits: Tensor, posteriors: Tensor) -> Tensor:
+    """Return cross-entropy with posteriors [B, T, P], by sequence, float64 [B]."""
+    log_probs = functional.log_softmax(logits.float(), -1)
+    return -(log_probs * posteriors).sum((1, 2), dtype=torch.float64)

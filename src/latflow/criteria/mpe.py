@@ -176,8 +176,8 @@ class PhoneMpe(_ExpectedAccuracy):
             smaller, *part = raw.connected_part(by_arc <= cutoff, by_end <= cutoff)
             most = limit if num_kept else None  # the best path alone has to do
             with suppress(TooManyArcsError):
-                found = expand(smaller, self.model, untimed=ignored, max_arcs=most)
-                return _of_whole(found, len(by_arc), *part), True
+                expanded = expand(smaller, self.model, untimed=ignored, max_arcs=most)
+                return _of_whole(expanded, len(by_arc), *part), True
 
 
 def _of_whole(

@@ -89,18 +89,18 @@ class Mwe(PathCriterion):
         """Pick paths of the lattice and count their errors."""
         options, arcs = self.options, self.arcs(utterance)
         if options.draw == "best":
-            found = n_best(arcs, options.num_paths)
+            paths = n_best(arcs, options.num_paths)
         else:
             alignment = np.ascontiguousarray(utterance.alignment, np.int32)
             key = zlib.crc32(alignment.tobytes())
             generator = np.random.default_rng([self.seed, key])
             drawn = random_paths(arcs, options.num_paths, generator)
-            found = list({_identity(path): path for path in drawn}.values())
-        pdfs = np.stack([self.model.pdf[path.transition_ids] for path in found])
+            paths = list({_identity(path): path for path in drawn}.values())
+        pdfs = np.stack([self.model.pdf[path.transition_ids] for path in paths])
         rows = np.arange(pdfs.shape[1])
         acoustic = utterance.log_likes[rows, pdfs].sum(axis=1, dtype=np.float64)
-        cost = np.array([path.graph_cost for path in found])  # scaled, with acoustics
-        errors, num_words = self._errors(found, utterance)
+        cost = np.array([path.graph_cost for path in paths])  # scaled, with acoustics
+        errors, num_words = self._errors(paths, utterance)
         score = -cost - options.acoustic_scale * acoustic
         return _PathList(pdfs, score, errors, num_words)
 

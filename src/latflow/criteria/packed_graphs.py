@@ -76,7 +76,7 @@ class PackedGraphs(NamedTuple):
             return None
         width = max(1, -(-_width(counts, tile) // tile)) * tile
         shape = (len(graphs), 3, 3, width)
-        found = cls(
+        packed = cls(
             torch.empty(shape, dtype=torch.int32, pin_memory=pin),
             torch.empty(len(graphs), 3, width, pin_memory=pin),
             torch.empty(len(graphs), num_states, pin_memory=pin),
@@ -84,7 +84,7 @@ class PackedGraphs(NamedTuple):
             tile,
             (int(labels.min()), int(labels.max())) if labels.size else None,
         )
-        arcs, weights, final, start = (tensor.numpy() for tensor in found[:4])
+        arcs, weights, final, start = (tensor.numpy() for tensor in packed[:4])
         _lay_arcs(
             columns, np.concatenate(costs), arc_begin, counts, tile, arcs, weights
         )
@@ -92,7 +92,7 @@ class PackedGraphs(NamedTuple):
         for b, graph in enumerate(graphs):
             final[b, : graph.num_states] = graph.final
             start[b] = graph.start if graph.num_states else _NONE
-        return found
+        return packed
 
     def select(self, rows: Tensor) -> Self:
         """Return some of the graphs.

@@ -63,10 +63,10 @@ def _load_class(path: str) -> type[LatticeCriterion]:
     """Return the class at `module:Class` or `folder/file.py:Class`."""
     remedy = "see docs/criteria.md on criteria of your own"
     try:
-        found = load_object(path)
+        kind = load_object(path)
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         what = f"criterion {path} cannot be loaded: {error}"
         raise UserError(what, remedy=remedy) from error
-    if not (isinstance(found, type) and issubclass(found, LatticeCriterion)):
+    if not (isinstance(kind, type) and issubclass(kind, LatticeCriterion)):
         raise UserError(f"criterion {path} is no LatticeCriterion", remedy=remedy)
-    return found
+    return kind

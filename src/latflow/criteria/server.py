@@ -93,10 +93,10 @@ def _evaluated(
         teacher=arrays.get("teacher"),
     )
     gradient = np.zeros_like(log_likes)
-    found = criterion.evaluate(utterance, gradient)
-    statistics = [found.statistics[name] for name in criterion.statistics]
+    evaluation = criterion.evaluate(utterance, gradient)
+    statistics = [evaluation.statistics[name] for name in criterion.statistics]
     return {
-        "objective": np.array([found.objective]),
+        "objective": np.array([evaluation.objective]),
         "statistics": np.array(statistics, np.float64),
         "gradient": gradient,
     }

@@ -36,7 +36,7 @@ import numpy as np
 
 from latflow.archive_sizes import Entries
 from latflow.decode.decoder import RetryPolicy
-from latflow.decode.lattices import take
+from latflow.decode.lattices import write_result
 from latflow.decode.options import AdaptOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer, Result
 from latflow.decode.scorers import GmmScorer
@@ -144,7 +144,7 @@ class _Passes:
     """The passes over utterances of a set.
 
     Attributes:
-        seconds: processor time beside the main search, by what it was for.
+        seconds: processor time other than the main search, by what it was for.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ class _Passes:
             adapt.first_lattice_beam,
         )
 
-        def count(found: _Adapted) -> None:
-            result = found.result
+        def count(decoded: _Adapted) -> None:
+            result = decoded.result
             self.seconds["first_search"] += result.log_like_seconds
             self.seconds["first_search"] += result.search_seconds
 
@@ -227,8 +227,10 @@ class _Passes:
         work = self._search(recognizer, accumulator, adapt.second_lattice_beam)
         with LatticeWriter.open(raw) as writer:
 
-            def write(found: _Adapted) -> None:
-                take(found.result, self._options, writer, self._ledger, totals)
+            def write(decoded: _Adapted) -> None:
+                write_result(
+                    decoded.result, self._options, writer, self._ledger, totals
+                )
 
             return self._adapt(work, write, "main search")
 
@@ -274,7 +276,7 @@ class _Passes:
         scale = self._options.acoustic_scale
 
         def do(index: int) -> _Adapted:
-            result = recognizer.work(index)
+            result = recognizer.decode_utterance(index)
             if result.decoded is None:
                 return _Adapted(result)
             begun = time.thread_time()
@@ -307,13 +309,13 @@ class _Passes:
         estimates = SpeakerEstimates(speakers, self._adapt_options, self._pool)
         results = in_order(self._pool, work, utterances, ahead=WAITING)
         bar = progress(results, what, len(utterances))
-        for speaker, found in zip(speakers, bar, strict=True):
-            take(found)
-            self.seconds["adaptation"] += found.seconds
-            if found.reason:
-                reason = f"{what}: says nothing of its speaker: {found.reason}"
-                self._ledger.record(found.result.utterance, reason, action="noted")
-            estimates.add(speaker, found.statistics)
+        for speaker, decoded in zip(speakers, bar, strict=True):
+            take(decoded)
+            self.seconds["adaptation"] += decoded.seconds
+            if decoded.reason:
+                reason = f"{what}: says nothing of its speaker: {decoded.reason}"
+                self._ledger.record(decoded.result.utterance, reason, action="noted")
+            estimates.add(speaker, decoded.statistics)
         return estimates.finish(what)
 
 

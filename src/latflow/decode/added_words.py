@@ -249,7 +249,7 @@ def pronounced(
     Raises:
         UserError: a phone is not among those of the model.
     """
-    found, speech, like = [], set(lang.nonsilence_phones), like or {}
+    words, speech, like = [], set(lang.nonsilence_phones), like or {}
     for entry in entries:
         phones = entry.phones
         if lang.word_boundary is not None:
@@ -263,8 +263,8 @@ def pronounced(
         cost = -math.log(entry.probability) - boost
         ids = tuple(lang.phone_ids[phone] for phone in phones)
         number = lang.word_ids[entry.word]
-        found.append(AddedWord(number, ids, cost, like.get(entry.word, ())))
-    return found
+        words.append(AddedWord(number, ids, cost, like.get(entry.word, ())))
+    return words
 
 
 def add_words(
@@ -341,11 +341,11 @@ class _Builder:
         state_of: dict[tuple[int, ...], int] = {}
         self._first_hmms, entry_of = {}, {}
         for before in self._befores:
-            found = {phone: self._hmm(before, phone) for phone in firsts}
-            key = tuple(found.values())
+            hmms = {phone: self._hmm(before, phone) for phone in firsts}
+            key = tuple(hmms.values())
             if key not in state_of:
                 state_of[key] = self._new_state()
-                self._first_hmms[state_of[key]] = found
+                self._first_hmms[state_of[key]] = hmms
             entry_of[before] = state_of[key]
         self._entries.append(entry_of)
         self._states.append(list(self._first_hmms))

@@ -130,8 +130,8 @@ class AttentionRecognizer:
         lengths = torch.tensor([len(row) for row in rows])
         batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         device = decoder.output.weight.device
-        found = self.model.network(batch.to(device), lengths)[name]
-        return found.logits.float(), found.lengths.tolist()
+        output = self.model.network(batch.to(device), lengths)[name]
+        return output.logits.float(), output.lengths.tolist()
 
     def search(
         self, values: torch.Tensor, lengths: Sequence[int]
@@ -140,18 +140,20 @@ class AttentionRecognizer:
         _, decoder = self.model.network.decoder
         return search(decoder, values, lengths, self.tree, self.options)
 
-    def lattice(self, found: Sequence[Hypothesis], num_frames: int) -> Lattice:
+    def lattice(self, hypotheses: Sequence[Hypothesis], num_frames: int) -> Lattice:
         """Return the union of some sequences of words, as linear paths.
 
         Args:
-            found: at least one.
+            hypotheses: at least one.
             num_frames: of the encoder's output.
         """
-        arcs = np.zeros((len(found), num_frames, 4), np.int32)
-        costs = np.zeros((len(found), num_frames, 2), np.float32)
-        states = 1 + np.arange(len(found) * num_frames).reshape(len(found), -1)
+        arcs = np.zeros((len(hypotheses), num_frames, 4), np.int32)
+        costs = np.zeros((len(hypotheses), num_frames, 2), np.float32)
+        states = 1 + np.arange(len(hypotheses) * num_frames).reshape(
+            len(hypotheses), -1
+        )
         arcs[:, 1:, 0], arcs[:, :, 1] = states[:, :-1], states
-        for path, cost, one in zip(arcs, costs, found, strict=True):
+        for path, cost, one in zip(arcs, costs, hypotheses, strict=True):
             path[:, 2], begins = self._frames_of(one, num_frames)
             words = [self.tree.entries[number].word for number in one.entries]
             path[begins, 3] = words
@@ -308,10 +310,10 @@ def decode_attention(
                 begun = time.process_time()
                 values, lengths = recognizer.encode(features)
                 encoded = time.process_time()
-                found = recognizer.search(values, lengths)
+                hypotheses = recognizer.search(values, lengths)
                 seconds["log_likelihoods"] += encoded - begun
                 seconds["search"] += time.process_time() - encoded
-                for i, length, paths in zip(batch, lengths, found, strict=True):
+                for i, length, paths in zip(batch, lengths, hypotheses, strict=True):
                     if paths:
                         writer.write(
                             store.utt_ids[i], recognizer.lattice(paths, length)

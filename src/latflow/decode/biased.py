@@ -79,20 +79,20 @@ def decode_biased(
             stack.enter_context(part.open("w", encoding="utf-8")) for part in parts
         )
         runs = in_order(pool, work, batches(store.texts, options.lm.min_words))
-        found = (heard for run in runs for heard in run)
-        for heard in progress(found, "decode", total=len(store)):
-            if heard.result is None or heard.reason:
-                ledger.record(heard.utterance, heard.reason)
+        results = (decoded for run in runs for decoded in run)
+        for decoded in progress(results, "decode", total=len(store)):
+            if decoded.result is None or decoded.reason:
+                ledger.record(decoded.utterance, decoded.reason)
                 continue
-            attempt = heard.result.attempt
+            attempt = decoded.result.attempt
             if attempt.error is not None and options.on_no_final == "fail":
                 raise attempt.error
-            record(ledger, heard.result)
-            totals.add(heard.result)
+            record(ledger, decoded.result)
+            totals.add(decoded.result)
             if attempt.decoded is not None:
-                words = [word.word for word in heard.words]
-                text.write(" ".join([heard.utterance, *words]) + "\n")
-                ctm.writelines(map(ctm_line, heard.words))
+                words = [word.word for word in decoded.words]
+                text.write(" ".join([decoded.utterance, *words]) + "\n")
+                ctm.writelines(map(ctm_line, decoded.words))
         ledger.write(job.out_dir / "ledger.jsonl")
         ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
     totals.wall_seconds = time.perf_counter() - started
@@ -100,7 +100,7 @@ def decode_biased(
 
 
 @dataclass(frozen=True, eq=False)
-class _Heard:
+class _BiasedResult:
     """What was recognized in an utterance.
 
     Attributes:
@@ -125,26 +125,28 @@ class _Work:
     transcriber: Transcriber
     options: BiasedDecodeOptions
 
-    def __call__(self, batch: range) -> list[_Heard]:
+    def __call__(self, batch: range) -> list[_BiasedResult]:
         """Decode utterances with the graph of their transcripts."""
         store = self.scorer.store
         try:
             graph = self.graphs.graph([store.texts[index] for index in batch])
         except UserError as error:
             reason = f"no graph of its transcript and its neighbours': {error.what}"
-            return [_Heard(store.utt_ids[index], reason=reason) for index in batch]
+            return [
+                _BiasedResult(store.utt_ids[index], reason=reason) for index in batch
+            ]
         recognizer = Recognizer.of(self.scorer, graph, self.options)
-        return [self._words(recognizer.work(index)) for index in batch]
+        return [self._words(recognizer.decode_utterance(index)) for index in batch]
 
-    def _words(self, result: Result) -> _Heard:
+    def _words(self, result: Result) -> _BiasedResult:
         """Return the words of a lattice."""
         if result.decoded is None:
-            return _Heard(result.utterance, result)
+            return _BiasedResult(result.utterance, result)
         try:
-            found = self.transcriber((result.utterance, result.decoded.lattice))
+            recognized = self.transcriber((result.utterance, result.decoded.lattice))
         except UserError as error:
-            return _Heard(result.utterance, result, reason=error.what)
-        return _Heard(result.utterance, result, found.words)
+            return _BiasedResult(result.utterance, result, reason=error.what)
+        return _BiasedResult(result.utterance, result, recognized.words)
 
 
 def _work(

@@ -201,16 +201,16 @@ class ComposedGraph:
         graph._sizes = _OWN_PAIRS, _OWN_ARCS
         label_of = _with_labels(self._label_of, self._last, own)
         labels: np.ndarray | dict[tuple[int, ...], int] = label_of
-        found = self._lm
+        composed = self._lm
         if own.grammar is not None:
-            found = compose_lm(own.grammar, None, label_of, self._last)
+            composed = compose_lm(own.grammar, None, label_of, self._last)
             graph._start = self._start[0], own.grammar.start
         elif own.words:
             kinds = sorted({word.like for word in own.words})
-            found = self._with_classes(tuple(kinds))
+            composed = self._with_classes(tuple(kinds))
             labels = {like: self._last + 1 + n for n, like in enumerate(kinds)}
         graph._parts = self._parts._replace(
-            lm=found.lm, sums=found.sums, any_word=found.any_word
+            lm=composed.lm, sums=composed.sums, any_word=composed.any_word
         )
         if own.words:
             assert self._boundaries is not None, "made of parts without a model"
@@ -356,12 +356,12 @@ def _with_labels(label_of: np.ndarray, last: int, own: SessionParts) -> np.ndarr
         own: has words, and phrases of words.
     """
     highest = max([len(label_of) - 1, *(word.word for word in own.words)])
-    found = np.full(highest + 1, NOTHING, np.int32)
-    found[: len(label_of)] = label_of
+    labels = np.full(highest + 1, NOTHING, np.int32)
+    labels[: len(label_of)] = label_of
     added = np.unique(np.array([word.word for word in own.words], np.int64))
-    added = added[found[added] == NOTHING] if len(added) else added
-    found[added] = last + 1 + np.arange(len(added), dtype=np.int32)
-    return found
+    added = added[labels[added] == NOTHING] if len(added) else added
+    labels[added] = last + 1 + np.arange(len(added), dtype=np.int32)
+    return labels
 
 
 def _phrases(phrases: Mapping[tuple[int, ...], float], label_of: np.ndarray) -> Phrases:

@@ -407,6 +407,6 @@ def _attempt(
 
 def _outcome(attempt: Attempt) -> Decoded | UserError:
     """Return the lattice, or the error in its place."""
-    found = attempt.decoded or attempt.error
-    assert found is not None
-    return found
+    outcome = attempt.decoded or attempt.error
+    assert outcome is not None
+    return outcome

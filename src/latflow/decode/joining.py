@@ -63,7 +63,7 @@ def join_lattices(
         UserError: lattices, ledger or transforms of a part are missing or damaged; more
             utterances than allowed are skipped.
     """
-    totals = Totals.of_parts(_told(parts, PART, _totals))
+    totals = Totals.of_parts(_read_parts(parts, PART, _totals))
     ledger = Ledger.of_parts("decode", [part / "ledger.jsonl" for part in parts])
     ledger.write(out_dir / "ledger.jsonl")
     ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
@@ -71,11 +71,11 @@ def join_lattices(
     number = totals.utterances - totals.skipped
     joined = progress(lattices, "join", number)
     entries = write_lattices(out_dir / "lattices.ark", joined)
-    facts = _told(parts, PART, lambda told: dict(told["facts"]))[0]
+    facts = _read_parts(parts, PART, lambda content: dict(content["facts"]))[0]
     if transforms is not None:
         _join_transforms(parts, transforms)
         with reading(parts[0] / PART, "does not fit the other parts", _AGAIN):
-            facts = _adaptation(_told(parts, PART, dict))
+            facts = _adaptation(_read_parts(parts, PART, dict))
     write_summary(out_dir, None, totals, options, facts, lattices=entries)
 
 
@@ -106,8 +106,10 @@ def join_alignments(
             too many utterances failed.
     """
     facts = {}
-    counts = _told(parts, STATISTICS, _num_utterances)
-    frame_shifts = _told(parts, STATISTICS, lambda told: float(told["frame_shift"]))
+    counts = _read_parts(parts, STATISTICS, _num_utterances)
+    frame_shifts = _read_parts(
+        parts, STATISTICS, lambda content: float(content["frame_shift"])
+    )
     _, transitions = load_model(model_dir)
     split = Split(
         Lang.load(lang_dir),
@@ -119,13 +121,13 @@ def join_alignments(
     )
     if transforms is not None:
         _join_transforms(parts, transforms)
-        gains = _told(parts, STATISTICS, lambda told: _gains(told["gains"]))
+        gains = _read_parts(parts, STATISTICS, lambda content: _gains(content["gains"]))
         facts = {"adaptation": summarize_gains([*chain.from_iterable(gains)])}
-    found = in_order_of_ids(_alignments(part, options.beam) for part in parts)
-    split.write(found, AlignmentSummary(options), transitions, facts)
+    alignments = in_order_of_ids(_alignments(part, options.beam) for part in parts)
+    split.write(alignments, AlignmentSummary(options), transitions, facts)
 
 
-def _told(
+def _read_parts(
     parts: Sequence[Path], name: str, make: Callable[[dict[str, Any]], FactT]
 ) -> list[FactT]:
     """Return what is made of the JSON files of a name of all parts."""
@@ -133,24 +135,24 @@ def _told(
     return [read_json(part / name, make, what, _AGAIN) for part in parts]
 
 
-def _totals(told: Mapping[str, Any]) -> Totals:
+def _totals(content: Mapping[str, Any]) -> Totals:
     """Return the sizes and times of a part."""
-    numbers = told["totals"]
+    numbers = content["totals"]
     if any(not isinstance(number, int | float) for number in numbers.values()):
         raise TypeError("totals that are not numbers")
     return Totals(**numbers)
 
 
-def _num_utterances(told: Mapping[str, Any]) -> int:
+def _num_utterances(content: Mapping[str, Any]) -> int:
     """Return how many utterances of a part were aligned or failed."""
-    return int(told["num_aligned"]) + int(told["num_failed"])
+    return int(content["num_aligned"]) + int(content["num_failed"])
 
 
-def _gains(told: Iterable[Sequence[Any]]) -> list[SpeakerGain]:
+def _gains(rows: Iterable[Sequence[Any]]) -> list[SpeakerGain]:
     """Return gains by speakers' transforms."""
     return [
         SpeakerGain(float(frames), float(gain), bool(is_estimated))
-        for frames, gain, is_estimated in told
+        for frames, gain, is_estimated in rows
     ]
 
 

@@ -80,7 +80,7 @@ def decode_lattices(
     ):
         results = recognizer.results(pool, utterances, ahead=2 * job.threads)
         for result in progress(results, "decode", total=len(utterances)):
-            take(result, options, writer, ledger, totals)
+            write_result(result, options, writer, ledger, totals)
         ledger.write(job.out_dir / "ledger.jsonl")
         # A part alone ends the run where it has too many for the whole split.
         ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
@@ -94,7 +94,7 @@ def decode_lattices(
     )
 
 
-def take(
+def write_result(
     result: Result,
     options: SearchOptions,
     writer: LatticeWriter,
@@ -180,16 +180,16 @@ def sweep_beams(
             results = narrowed.results(pool, range(len(store)), ahead=2 * job.threads)
             for result in progress(results, f"beam {beam:g}", total=len(store)):
                 totals.add(result)
-                heard: list[str] = []
+                hypothesis: list[str] = []
                 if result.decoded is not None:
                     path = best_paths(result.decoded.lattice, [scale])[0]
                     utterance = result.utterance
                     words = names_of(
                         path.words, lang.words, file=graph, utterance=utterance
                     )
-                    heard = keep(words)
+                    hypothesis = keep(words)
                 reference = keep(references[result.utterance].split())
-                errors += count_errors(reference, heard, rule=score.alignment)
+                errors += count_errors(reference, hypothesis, rule=score.alignment)
         rows.append(
             (
                 f"{beam:g}",

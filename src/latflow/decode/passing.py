@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from latflow.decode.composition import is_composed, load, make_arcs, make_arcs_within
-from latflow.decode.parts import HAS_EPSILON, STATE_BITS
+from latflow.decode.parts import HAS_EPSILON, STATE_BITS, Records
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
     BASE,
@@ -61,6 +61,26 @@ class SearchLimits(NamedTuple):
     beam_delta: float
 
 
+class Walk(NamedTuple):
+    """What tokens walk on, of a `SearchGraph`.
+
+    Numba passes a tuple to a function number by number. Those of a composition are
+    hundreds, which would take a quarter of the time of a search in a small graph.
+    """
+
+    states: Records
+    arcs: Records
+    is_made: np.ndarray
+    has_epsilon_cycle: bool
+
+
+@njit(cache=True, nogil=True)
+def _walk_on(graph: SearchGraph) -> Walk:
+    return Walk(
+        graph.states, graph.arcs, graph.composition.is_made, graph.has_epsilon_cycle
+    )
+
+
 @njit(cache=True, nogil=True)
 def begin(
     graph: SearchGraph, store: Store, scratch: Scratch, limits: SearchLimits
@@ -74,8 +94,9 @@ def begin(
         make_arcs(graph.composition, graph.start)
     scratch.serial[graph.start] = scratch.clock[BASE]
     scratch.with_epsilon[0] = 0
-    scratch.clock[NUM_EPSILON] = _num_epsilon(graph, graph.start) > 0
-    return _follow_epsilon(graph, store, scratch, limits.beam)
+    walk = _walk_on(graph)
+    scratch.clock[NUM_EPSILON] = _num_epsilon(walk, graph.start) > 0
+    return _settle(graph, walk, store, scratch, limits.beam)
 
 
 @njit(cache=True, nogil=True)
@@ -105,22 +126,43 @@ def advance(
         MemoryError: there is none, or the store would be larger than it may; then both
             are half done.
     """
+    walk = _walk_on(graph)
     store = with_capacity(store, frames=store.counts[FRAMES] + len(log_likes))
     for t in range(len(log_likes)):
-        frame = store.counts[FRAMES]
-        if store.token_begin[frame] == store.counts[TOKENS]:
+        first, last = store.token_begin[store.counts[FRAMES]], store.counts[TOKENS]
+        if first == last:
             break
-        store, scratch, cutoff = _follow_emitting(
-            graph, store, scratch, limits, log_likes[t], acoustic_scale
+        costs = store.cost[first:last]
+        least, cutoff, beam = _cutoff(costs, limits)
+        if is_composed(graph.composition):
+            make_arcs_within(graph.composition, store.state[first:last], costs, cutoff)
+        store, scratch, bound = _follow_emitting(
+            walk, store, scratch, (least, cutoff, beam), log_likes[t], acoustic_scale
         )
-        store, scratch = _follow_epsilon(graph, store, scratch, cutoff)
+        store, scratch = _settle(graph, walk, store, scratch, bound)
     return store, scratch
 
 
 @njit(cache=True, nogil=True)
-def _num_epsilon(graph: SearchGraph, state: np.integer | int) -> np.integer:
+def _settle(
+    graph: SearchGraph, walk: Walk, store: Store, scratch: Scratch, cutoff: float
+) -> tuple[Store, Scratch]:
+    """Follow epsilon arcs from the last frame's tokens, then make their links."""
+    depth = scratch.clock[NUM_EPSILON]
+    for i in range(depth):
+        scratch.queue[i] = scratch.with_epsilon[i]
+    store, scratch, depth = _follow_epsilon(walk, store, scratch, cutoff, depth)
+    while depth > 0:
+        last = store.token_begin[store.counts[FRAMES]] + scratch.queue[depth - 1]
+        make_arcs(graph.composition, np.int64(store.state[last]))
+        store, scratch, depth = _follow_epsilon(walk, store, scratch, cutoff, depth)
+    return _link_epsilon(walk, store, scratch, cutoff), scratch
+
+
+@njit(cache=True, nogil=True)
+def _num_epsilon(walk: Walk, state: np.integer | int) -> np.integer:
     """Return number of epsilon arcs of a state."""
-    return np.int64(graph.states[state + 1].begin) - graph.states[state].middle
+    return np.int64(walk.states[state + 1].begin) - walk.states[state].middle
 
 
 # The flags promise only that costs are never NaN; a vector instruction does the rest.
@@ -158,7 +200,7 @@ def _cutoff(cost: np.ndarray, limits: SearchLimits) -> tuple[float, float, float
 
 @njit(cache=True, nogil=True)
 def _next_bound(
-    graph: SearchGraph,
+    walk: Walk,
     state: np.integer,
     cost: float,
     log_likes: np.ndarray,
@@ -166,8 +208,8 @@ def _next_bound(
 ) -> float:
     """Return the least cost at the next frame among the arcs of one token."""
     least = np.inf
-    for a in range(graph.states[state].begin, graph.states[state].middle):
-        arc = graph.arcs[a]
+    for a in range(walk.states[state].begin, walk.states[state].middle):
+        arc = walk.arcs[a]
         total = cost + (arc.weight - acoustic_scale * log_likes[arc.pdf])
         least = min(least, total)
     return least
@@ -175,38 +217,44 @@ def _next_bound(
 
 @njit(cache=True, nogil=True)
 def _follow_emitting(
-    graph: SearchGraph,
+    walk: Walk,
     store: Store,
     scratch: Scratch,
-    limits: SearchLimits,
+    limits: tuple[float, float, float],
     log_likes: np.ndarray,
     acoustic_scale: float,
 ) -> tuple[Store, Scratch, float]:
-    """Follow the arcs that consume a frame; also return the cutoff of the new frame."""
+    """Follow the arcs that consume a frame; also return the cutoff of the new frame.
+
+    Args:
+        walk: has the arcs of all tokens within the cutoff.
+        store: changed in place.
+        scratch: likewise.
+        limits: what `_cutoff` gives for the last frame.
+        log_likes: float32[P] of the new frame.
+        acoustic_scale: factor on them.
+    """
     counts = store.counts
     frame = counts[FRAMES]
     first, last = store.token_begin[frame], counts[TOKENS]
-    least, cutoff, beam = _cutoff(store.cost[first:last], limits)
-    if is_composed(graph.composition):
-        states = store.state[first:last]
-        make_arcs_within(graph.composition, states, store.cost[first:last], cutoff)
+    least, cutoff, beam = limits
     best = first
     while store.cost[best] != least:
         best += 1
     bound = beam + _next_bound(
-        graph, np.int64(store.state[best]), least, log_likes, acoustic_scale
+        walk, np.int64(store.state[best]), least, log_likes, acoustic_scale
     )
     at, num_links = 0, int(counts[LINKS])
     while at < last - first:
         bounds = (cutoff, bound, beam)
         at, num_links, bound = _score_arcs(
-            graph, store, scratch, (at, num_links), bounds, log_likes, acoustic_scale
+            walk, store, scratch, (at, num_links), bounds, log_likes, acoustic_scale
         )
         if at < last - first:
-            state = graph.states[store.state[first + at]]
+            state = walk.states[store.state[first + at]]
             needed = np.int64(state.middle) - state.begin
             store = with_capacity(store, links=num_links + needed)
-    reached = min(num_links - counts[LINKS], len(graph.states) - 1) + 1
+    reached = min(num_links - counts[LINKS], len(walk.states) - 1) + 1
     store = with_capacity(store, tokens=last + reached)
     scratch = with_queue(scratch, reached)
     _join(store, scratch, num_links)
@@ -218,7 +266,7 @@ def _follow_emitting(
 
 @njit(cache=True, nogil=True)
 def _score_arcs(
-    graph: SearchGraph,
+    walk: Walk,
     store: Store,
     scratch: Scratch,
     at: tuple[int, int],
@@ -233,7 +281,7 @@ def _score_arcs(
     is good: there is no branch that the processor could guess wrong.
 
     Args:
-        graph: the packed graph.
+        walk: the arcs.
         store: its links are changed in place.
         scratch: for its serials, which `_join` will want.
         at: token of the frame to begin with, links so far.
@@ -247,7 +295,7 @@ def _score_arcs(
     """
     first_token, num_links = at
     cutoff, bound, beam = bounds
-    states, arcs, links = graph.states, graph.arcs, store.link
+    states, arcs, links = walk.states, walk.arcs, store.link
     first, last = store.token_begin[store.counts[FRAMES]], store.counts[TOKENS]
     costs, token_states = store.cost[first:last], store.state[first:last]
     num_expanded = 0
@@ -313,56 +361,55 @@ def _join(store: Store, scratch: Scratch, end: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _follow_epsilon(
-    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float
-) -> tuple[Store, Scratch]:
-    """Follow epsilon arcs from the last frame's tokens, then make their links."""
-    depth = scratch.clock[NUM_EPSILON]
-    for i in range(depth):
-        scratch.queue[i] = scratch.with_epsilon[i]
+    walk: Walk, store: Store, scratch: Scratch, cutoff: float, depth: int
+) -> tuple[Store, Scratch, int]:
+    """Follow epsilon arcs from queued tokens; make space for what they reach.
+
+    Returns:
+        (store; scratch; 0, or how many tokens are queued where the next one has arcs
+        that are to be composed).
+    """
     while depth > 0:
-        depth, needed = _relax(graph, store, scratch, cutoff, depth)
+        depth, needed = _relax(walk, store, scratch, cutoff, depth)
+        if needed < 0:
+            break
         if depth > 0:
-            if is_composed(graph.composition):
-                last = (
-                    store.token_begin[store.counts[FRAMES]] + scratch.queue[depth - 1]
-                )
-                make_arcs(graph.composition, np.int64(store.state[last]))
             store = with_capacity(store, tokens=store.counts[TOKENS] + needed)
             queued = max(depth, scratch.clock[NUM_EPSILON]) + needed
             scratch = with_queue(scratch, queued)
-    return _link_epsilon(graph, store, scratch, cutoff), scratch
+    return store, scratch, depth
 
 
 @njit(cache=True, nogil=True)
 def _relax(
-    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float, depth: int
+    walk: Walk, store: Store, scratch: Scratch, cutoff: float, depth: int
 ) -> tuple[int, int]:
     """Pass costs on along epsilon arcs until no queued token or no space is left.
 
     Or until the next queued token has arcs that are to be composed.
 
     Args:
-        graph: the packed graph.
+        walk: the arcs.
         store: changed in place.
         scratch: likewise.
         cutoff: of the last frame.
         depth: tokens queued.
 
     Returns:
-        (tokens queued; space needed to go on, in tokens).
+        (tokens queued; space needed to go on, in tokens, -1 where arcs are).
     """
-    states, arcs, counts, clock = graph.states, graph.arcs, store.counts, scratch.clock
+    states, arcs, counts, clock = walk.states, walk.arcs, store.counts, scratch.clock
     serials, with_epsilon, queue = scratch.serial, scratch.with_epsilon, scratch.queue
     first, base = store.token_begin[counts[FRAMES]], clock[BASE]
     costs, token_states = store.cost[first:], store.state[first:]
     num_tokens, num_epsilon, needed = counts[TOKENS] - first, int(clock[NUM_EPSILON]), 0
-    slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
-    may_lack_arcs, is_made = is_composed(graph.composition), graph.composition.is_made
+    slack = _CYCLE_SLACK if walk.has_epsilon_cycle else 0.0
+    may_lack_arcs, is_made = len(walk.is_made) > 0, walk.is_made
     while depth > 0:
         i = queue[depth - 1]
         state, cost = np.int64(token_states[i]), costs[i]
         lacks_arcs = may_lack_arcs and cost < cutoff and not load(is_made, state >> 1)
-        needed = _num_epsilon(graph, state)
+        needed = -1 if lacks_arcs else _num_epsilon(walk, state)
         is_tight = max(depth, num_epsilon) + needed > len(queue)
         if lacks_arcs or is_tight or num_tokens + needed > len(costs):
             break
@@ -395,18 +442,16 @@ def _relax(
 
 
 @njit(cache=True, nogil=True)
-def _link_epsilon(
-    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float
-) -> Store:
+def _link_epsilon(walk: Walk, store: Store, scratch: Scratch, cutoff: float) -> Store:
     """Make the epsilon links of the last frame, now that its costs are final."""
-    states, arcs, counts, clock = graph.states, graph.arcs, store.counts, scratch.clock
+    states, arcs, counts, clock = walk.states, walk.arcs, store.counts, scratch.clock
     frame, num_links, base = counts[FRAMES], int(counts[LINKS]), clock[BASE]
     first, serials = store.token_begin[frame], scratch.serial
     costs, token_states = store.cost[first:], store.state[first:]
     sources = scratch.with_epsilon[: clock[NUM_EPSILON]]
     needed = 0
     for i in sources:
-        needed += _num_epsilon(graph, np.int64(token_states[i]))
+        needed += _num_epsilon(walk, np.int64(token_states[i]))
     store = with_capacity(store, links=num_links + needed)
     links = store.link
     for i in sources:

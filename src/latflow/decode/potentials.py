@@ -47,7 +47,7 @@ def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
         total += _favoured(parts, labels, state, node, refund)
         least += refund
         total *= np.exp(-refund)
-    # Where the sum is lost beside larger ones, or too small for a number, another
+    # Where the sum is lost next to larger ones, or too small for a number, another
     # potential does as well.
     return np.float32(-np.log(total)) if total > 0.0 else np.float32(least)
 

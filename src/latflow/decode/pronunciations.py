@@ -80,8 +80,8 @@ def align_lattices(
         LatticeWriter.open(job.out_dir / "lattices.ark") as writer,
         worker_pool(job.threads) as pool,
     ):
-        found = in_order(pool, work, range(len(store)), ahead=2 * job.threads)
-        for utterance, result, lattice in progress(found, "lattices", len(store)):
+        lattices = in_order(pool, work, range(len(store)), ahead=2 * job.threads)
+        for utterance, result, lattice in progress(lattices, "lattices", len(store)):
             if isinstance(lattice, str):
                 if options.on_no_final == "fail":
                     raise UserError(lattice, utterance=utterance, remedy=_REMEDY)
@@ -114,7 +114,8 @@ class _Work:
         graph = self.compiler.graph_or_reason(words)
         if isinstance(graph, str):
             return utterance, None, graph
-        result = Recognizer.of(self.scorer, graph, self.options).work(index)
+        recognizer = Recognizer.of(self.scorer, graph, self.options)
+        result = recognizer.decode_utterance(index)
         raw = _complete(result.attempt)
         if isinstance(raw, str):
             return utterance, result, raw

@@ -156,7 +156,7 @@ class Recognizer(Generic[ScorerT]):
         turns = self.scorer.turns(utterances)
         return in_order(pool, self._search, turns, ahead=ahead)
 
-    def work(self, index: int) -> Result:
+    def decode_utterance(self, index: int) -> Result:
         """Decode one utterance, again with a wider beam if the policy says so."""
         return self._search(Turn(index, partial(self.scorer.log_likes, index)))
 
@@ -167,13 +167,13 @@ class Recognizer(Generic[ScorerT]):
         num_frames = int(store.begin[turn.index + 1] - store.begin[turn.index])
 
         def search(beam: float) -> Decoded:
-            found = self.decoder.decode_chunks(
+            decoded = self.decoder.decode_chunks(
                 clock.timed(turn.log_likes()),
                 acoustic_scale=self.acoustic_scale,
                 utterance=utterance,
                 beam=beam,
             )
-            return self._scaled(found)
+            return self._scaled(decoded)
 
         attempt = self.policy.run(search, utterance=utterance)
         return Result(
@@ -185,13 +185,13 @@ class Recognizer(Generic[ScorerT]):
             clock.all_seconds() - clock.log_like_seconds,
         )
 
-    def _scaled(self, found: Decoded) -> Decoded:
+    def _scaled(self, decoded: Decoded) -> Decoded:
         """Return what was found with the acoustic costs that lattices are to have."""
-        scale, lattice = np.float32(self.scorer.lattice_scale), found.lattice
+        scale, lattice = np.float32(self.scorer.lattice_scale), decoded.lattice
         if scale == 1.0:
-            return found
+            return decoded
         costs = scale * lattice.acoustic_cost
-        return replace(found, lattice=replace(lattice, acoustic_cost=costs))
+        return replace(decoded, lattice=replace(lattice, acoustic_cost=costs))
 
 
 class _Clock:

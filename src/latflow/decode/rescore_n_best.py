@@ -48,7 +48,7 @@ from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import read_symbols
 from latflow.lang.lm_trie import LmTrie
-from latflow.lang.ngram import transcript_sentences
+from latflow.lang.ngram_counts import transcript_sentences
 from latflow.lattice.best_path import BestPath, Scales, linear_paths
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import read_lattices
@@ -108,14 +108,14 @@ def mix_language_models(
             raise error.at(file=cuts, remedy=remedy) from None
     scores = perplexities(models, transcript_sentences([cuts]), chosen)
     counted = scores["mixture"]
-    found = {
+    mixture_values = {
         "weight": chosen,
         "chosen_on": "dev" if weight is None else "recipe",
         "perplexity": {name: score.perplexity for name, score in scores.items()},
         "num_words": counted.num_words,
         "num_oov": counted.num_oov,
     }
-    write_json(mixture, found)
+    write_json(mixture, mixture_values)
 
 
 def rescore_n_best(
@@ -256,14 +256,14 @@ def _weight(mixture: Mapping[str, Any]) -> float:
 
 
 def _rescored(
-    found: Iterator[_Sequences],
+    sequences: Iterator[_Sequences],
     neural: NeuralLm,
     weight: float,
     beam: float,
     acoustic_scale: float,
 ) -> Iterator[Rescored]:
     """Yield the lattices with the costs of the mixture."""
-    while batch := list(islice(found, _UTTERANCES)):
+    while batch := list(islice(sequences, _UTTERANCES)):
         log_probs = iter(neural.log_probs([w for one in batch for w in one.words]))
         for one in batch:
             if one.error is not None:

@@ -184,8 +184,8 @@ def mapped_search_graph(
     file = os.stat(path)
     pdfs = np.ascontiguousarray(tid_to_pdf, np.int32)
     key = (_FORMAT, file.st_size, file.st_mtime_ns, zlib.crc32(pdfs.data))
-    found = _map(packed_path, key)
-    if found is None:
+    mapped = _map(packed_path, key)
+    if mapped is None:
         packed = make_search_graph(graph, tid_to_pdf)
         try:
             with atomic_output(packed_path) as temporary:
@@ -193,8 +193,8 @@ def mapped_search_graph(
         except (UserError, OSError) as error:  # each process then has its own
             log.warning("%s; the graph is packed in memory", error)
             return packed
-        found = _map(packed_path, key)
-    return found or make_search_graph(graph, tid_to_pdf)
+        mapped = _map(packed_path, key)
+    return mapped or make_search_graph(graph, tid_to_pdf)
 
 
 _BLOCK = 1 << 20  # arcs looked at together

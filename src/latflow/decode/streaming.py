@@ -129,11 +129,11 @@ class Engine:
         Serials outlive a composed graph: none of the next one's tokens has them.
         """
         with self._lock:
-            found = self._scratches.pop() if self._scratches else None
-        if found is None:
+            scratch_memory = self._scratches.pop() if self._scratches else None
+        if scratch_memory is None:
             num_states = len(self.current_graph().packed.states) - 1
-            found = tokens.new_scratch(num_states)
-        holder = [found]
+            scratch_memory = tokens.new_scratch(num_states)
+        holder = [scratch_memory]
         try:
             yield holder
         except UserError:  # said between two frames

@@ -71,7 +71,7 @@ class Store(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of the search through one frame, beside the store.
+    """Working memory of the search through one frame, in addition to the store.
 
     Attributes:
         serial: int32[S], for each graph state the token that reached it last: its

@@ -131,7 +131,7 @@ class Hypothesis:
 
     Attributes:
         entries: its words, by their numbers in the tree.
-        peaks: for each unit the frame with the greatest weight when it was told.
+        peaks: for each unit the frame with the greatest weight when it was emitted.
         acoustic: score of all but the language model.
         lm_cost: cost of the words and of the sentence's end, unscaled.
         score: what was maximized.
@@ -306,18 +306,18 @@ def search(
         summed = summed + state.attention
         is_covered = summed > options.coverage_threshold
         covered = is_covered.sum(1).double().cpu().numpy()
-        rows, told, where = [], [], []
+        rows, emitted, where = [], [], []
         for u in np.unique(utterances):
             own = np.flatnonzero(utterances == u)
             kept, last = beams[u].step(
                 log_probs[own], peaks[own], covered[own], tree, options
             )
             rows.append(own[kept])
-            told.append(last)
+            emitted.append(last)
             where.append(np.full(len(kept), u))
         chosen = torch.from_numpy(np.concatenate(rows)).to(device)
         state, summed = state.take(chosen), summed[chosen]
-        units = torch.from_numpy(np.concatenate(told)).to(device, torch.int64)
+        units = torch.from_numpy(np.concatenate(emitted)).to(device, torch.int64)
         before, utterances = utterances, np.concatenate(where)
         if not np.array_equal(before, utterances):
             memory = whole.take(torch.from_numpy(utterances).to(device))

@@ -34,7 +34,8 @@ from latflow.gmm.kaldi_ivector import write_ivectors
 from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.kaldi.io import KaldiWriter, write_matrix
-from latflow.lang.directory import Lang, check_phones
+from latflow.lang.compatibility import check_phones
+from latflow.lang.directory import Lang
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.nnet3 import Nnet3
 
@@ -47,7 +48,7 @@ _IVECTOR_OPTIONS = {
     "max_count": 100.0,
 }
 _SUBSAMPLING = 3
-_CMVN = OnlineCmvn()  # whose options no file of the folder tells Vosk either
+_CMVN = OnlineCmvn()  # whose options are in no file of Vosk's folder either
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from latflow.corpus.options import Speed, VolumeRange
+from latflow.corpus.derived_options import (
+    Speed,
+    VolumeRange,
+)
 from latflow.errors import UserError
 from latflow.options import (
     Fraction,

@@ -19,12 +19,8 @@ for which Numba compiles a kernel once more. Small files of that kind are copied
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +32,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst import openfst
+from latflow.fst.memory_file import memory_file, return_memory
 from latflow.fst.ngram import read_ngram
 from latflow.fst.openfst import ARC, STATE, Header
 from latflow.jit import njit
@@ -348,19 +345,19 @@ class Graph:
             is_emptied: its states are deleted on the way, so that a large one is not
                 held twice.
         """
-        with _memory_file() as path:
+        with memory_file() as path:
             if not fst.write(path):
                 raise OSError(f"kaldifst could not write {path}")
             if is_emptied:
                 fst.delete_states()
-                _return_memory()
+                return_memory()
             with open(path, "rb") as stream:
                 file = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             return cls._parse(memoryview(file), 0, None)[0]
 
     def to_fst(self) -> kaldifst.StdVectorFst:
         """Copy to an FST of kaldifst."""
-        with _memory_file() as path:
+        with memory_file() as path:
             with open(path, "wb") as stream:
                 self.write_vector(stream)
             return kaldifst.StdVectorFst.read(path)
@@ -453,30 +450,6 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _return_memory() -> None:
-    """Give freed memory back to the system, which the C library keeps in small pieces.
-
-    Of a large FST in kaldifst, an allocation a state, that is nearly all.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-@contextmanager
-def _memory_file() -> Iterator[str]:
-    """Give a file by name that lives in memory where the system has such files."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("latflow")
-        try:
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield str(Path(folder) / "fst")
 
 
 @njit(cache=True, nogil=True)

@@ -48,7 +48,8 @@ from latflow.gmm.source import SpeakerTransforms
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.transition_model import TransitionModel
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
-from latflow.lang.directory import Lang, check_language
+from latflow.lang.compatibility import check_language
+from latflow.lang.directory import Lang
 from latflow.lang.prepare import copy_lang
 from latflow.logs import progress
 from latflow.options import adapter

@@ -57,7 +57,12 @@ from latflow.hmm.alignment import PhoneDurations
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import read_matrix, write_int_vectors, write_matrix
-from latflow.lang.directory import Lang, check_language, check_phone_table, check_words
+from latflow.lang.compatibility import (
+    check_language,
+    check_phone_table,
+    check_words,
+)
+from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress
 

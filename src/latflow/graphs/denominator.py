@@ -23,7 +23,11 @@ from latflow.graphs.options import DenominatorOptions
 from latflow.lang.arpa import NgramModel, Perplexity, perplexity, write_arpa
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import FRAME, write_grammar
-from latflow.lang.ngram import Discounts, estimate, transcript_sentences
+from latflow.lang.ngram import (
+    Discounts,
+    estimate,
+)
+from latflow.lang.ngram_counts import transcript_sentences
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from latflow.archive_sizes import checked_entries
 from latflow.errors import UserError
@@ -158,6 +159,11 @@ class KaldiReader(BufferedBytes):
         self._width(-4, 4)
         return struct.unpack("<I", self.take(4))[0]
 
+    def int64(self) -> int:
+        """Return an integer of 64 bits, of a binary file."""
+        self._width(8)
+        return struct.unpack("<q", self.take(8))[0]
+
     def float32(self) -> float:
         """Return a float, written in 32 or in 64 bits."""
         if not self.binary:
@@ -166,6 +172,12 @@ class KaldiReader(BufferedBytes):
         return struct.unpack("<f" if width == 4 else "<d", self.take(width))[0]
 
     # -- arrays -------------------------------------------------------------------
+
+    def array(self, dtype: npt.DTypeLike, count: int) -> np.ndarray:
+        """Return numbers that have nothing before or between them, of a binary file."""
+        if count < 0:
+            self.fail(f"a negative length: {count}")
+        return self._raw(dtype, count)
 
     def int_vector(self) -> np.ndarray:
         """Return a vector of integers, int32[N] (Kaldi's `WriteIntegerVector`)."""
@@ -254,7 +266,7 @@ class KaldiReader(BufferedBytes):
             self.fail(f"a negative length: {count}")
         return count
 
-    def _raw(self, dtype: str, count: int) -> np.ndarray:
+    def _raw(self, dtype: npt.DTypeLike, count: int) -> np.ndarray:
         item = np.dtype(dtype)
         return np.frombuffer(self.take(item.itemsize * count), item).copy()
 

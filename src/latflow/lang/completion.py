@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from latflow.corpus.dictionaries import plain_word
 from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
@@ -26,9 +27,13 @@ from latflow.lang.lexicon import (
     write_lexicon,
 )
 from latflow.lang.lexicon_forms import COMMENT
-from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import LangOptions
 from latflow.lang.silence import SILENCE_FILE, write_sentence_silence
+from latflow.lang.speaker_dictionaries import read_dictionaries
 from latflow.lang.special_words import special_names
 from latflow.lang.transducer_g2p import TransducerG2p
 from latflow.parallel import in_order, worker_pool
@@ -87,7 +92,7 @@ def complete_lexicon(
     Raises:
         UserError: a file is missing or faulty; there is nothing to learn from.
     """
-    given, completed = _read(lexicon, options), out_dir / "lexicon.txt"
+    given, completed = read_dictionaries(lexicon, options), out_dir / "lexicon.txt"
     words = _lacking(given, options, cuts, text, arpa)
     rows: list[str] = []
     lines: list[str] = []
@@ -139,21 +144,13 @@ def pronounce_words(
         UserError: a file is missing or faulty; there is nothing to learn from; the
             model has phones that the lexicon lacks.
     """
-    given = _read(lexicon, options) if isinstance(lexicon, Path) else lexicon
+    given = (
+        read_dictionaries(lexicon, options) if isinstance(lexicon, Path) else lexicon
+    )
     settings = options.g2p
     g2p = _model_for(given, options, model)
     found = _pronounced(g2p, words, settings.num_pronunciations, threads)
     return [_likely(guesses, settings.min_probability) for guesses in found]
-
-
-def _read(lexicon: Path, options: LangOptions) -> Lexicon:
-    """Read the lexicon of a recipe."""
-    return read_lexicon(
-        lexicon,
-        has_probabilities=options.has_probabilities,
-        strip_stress=options.strip_stress,
-        max_normalize=options.max_normalize,
-    )
 
 
 def train_model(lexicon: Path, model: Path, *, order: int = ORDER) -> None:
@@ -294,7 +291,8 @@ def _pronounced(
 ) -> list[list[Guess]]:
     """Pronounce words in parallel."""
     with worker_pool(threads) as pool:
-        return list(in_order(pool, lambda word: g2p.pronounce(word, number), words))
+        plain = map(plain_word, words)
+        return list(in_order(pool, lambda word: g2p.pronounce(word, number), plain))
 
 
 def _likely(guesses: Sequence[Guess], min_probability: float) -> list[Guess]:

@@ -18,7 +18,6 @@ from latflow.lang.lexicon import (
     SENTENCE_END,
     SENTENCE_START,
     Lexicon,
-    read_lexicon,
     write_lexicon,
     write_silence,
 )
@@ -26,6 +25,7 @@ from latflow.lang.lexicon_fst import write_transducers
 from latflow.lang.options import LangOptions
 from latflow.lang.phones import place_markers
 from latflow.lang.silence import SILENCE_FILE, read_sentence_silence
+from latflow.lang.speaker_dictionaries import read_dictionaries
 from latflow.lang.special_words import special_names
 
 log = logging.getLogger(__name__)
@@ -60,12 +60,7 @@ def extend_lang(
             other lang directory has not.
     """
     model = Lang.load(lang_dir)
-    given = read_lexicon(
-        lexicon,
-        has_probabilities=options.has_probabilities,
-        strip_stress=options.strip_stress,
-        max_normalize=options.max_normalize,
-    )
+    given = read_dictionaries(lexicon, options)
     if given.sentence is None and (model.folder / SILENCE_FILE).is_file():
         edges = read_sentence_silence(model.folder / SILENCE_FILE)
         given = replace(given, sentence=edges)

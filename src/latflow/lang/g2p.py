@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latflow.corpus.dictionaries import plain_word
 from latflow.errors import UserError
 from latflow.lang.g2p_search import Candidates, search
 from latflow.lang.graphones import (
@@ -208,7 +209,11 @@ def spoken_entries(
         other_phones: of silence and noise; entries with one are left out.
     """
     others = set(other_phones)
-    return [(e.word, e.phones) for e in lexicon.entries if others.isdisjoint(e.phones)]
+    return [
+        (plain_word(entry.word), entry.phones)
+        for entry in lexicon.entries
+        if others.isdisjoint(entry.phones)
+    ]
 
 
 def _is_reserved(word: str, phones: tuple[str, ...]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -71,12 +71,15 @@ class Lexicon:
             name of the phone.
         sentence: silence at the edges of sentences and overall, if there is a
             `silprob.txt`.
+        speakers: the dictionary of each speaker who has one of his own, see
+            `latflow.lang.speaker_dictionaries`.
     """
 
     entries: tuple[Pronunciation, ...]
     file: Path | None = None
     edges: tuple[Pronunciation, ...] = ()
     sentence: SentenceSilence | None = None
+    speakers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> list[str]:
@@ -162,7 +165,7 @@ def read_lexicon(
         raise UserError(
             "names the dictionaries of speakers, and is none",
             file=file,
-            remedy="name a dictionary; latflow align takes files that name one for all",
+            remedy="name a dictionary; lang.lexicon and latflow align take such files",
         )
     rows = read_rows(file, has_probabilities=has_probabilities)
     edges = [row for row in rows if _is_edge(row)]

@@ -48,8 +48,9 @@ class LangOptions(Options):
 
     lexicon: str | None = None
     """Pronunciation lexicon, `WORD PHONE PHONE ...` or `WORD PROBABILITY PHONE PHONE
-    ...` lines, or another form that docs/lexicon.md lists (`.gz` too). null takes the
-    one that a synthetic corpus brings."""
+    ...` lines, or another form that docs/lexicon.md lists (`.gz` too); or, where speech
+    is aligned only, MFA's YAML with dictionaries of speakers (docs/align.md). null
+    takes the one that a synthetic corpus brings."""
     g2p: G2pOptions = G2pOptions()
     """Pronunciations for words that the lexicon lacks, see docs/lexicon.md."""
     has_probabilities: bool | None = None

@@ -27,12 +27,18 @@ from latflow.lang.lexicon import (
     SENTENCE_START,
     Lexicon,
     Pronunciation,
-    read_lexicon,
     write_lexicon,
     write_silence,
 )
 from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
-from latflow.lang.ngram import estimate, text_sentences, transcript_sentences, uniform
+from latflow.lang.ngram import (
+    estimate,
+    uniform,
+)
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import (
     ArpaLm,
     LangOptions,
@@ -42,6 +48,7 @@ from latflow.lang.options import (
     UniformLm,
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
+from latflow.lang.speaker_dictionaries import read_dictionaries
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +77,9 @@ def make_lang(
 
     Source: Kaldi `utils/prepare_lang.sh`; the files are equal to its byte for byte.
     """
-    given = read_lexicon(
-        lexicon,
-        has_probabilities=True if generated else options.has_probabilities,
-        strip_stress=options.strip_stress,
-        max_normalize=options.max_normalize,
-    )
+    if generated:
+        options = options.replace(has_probabilities=True)
+    given = read_dictionaries(lexicon, options)
     inventory = PhoneInventory.of_lexicon(given, options)
     complete = given.with_words(inventory.names.added_words())
     parts = _Parts.of(complete, inventory)

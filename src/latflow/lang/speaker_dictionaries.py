@@ -1,34 +1,144 @@
-"""MFA's YAML files that name the dictionaries of speakers."""
+"""MFA's YAML files of dictionaries by speaker, read as one lexicon.
+
+Source: Montreal Forced Aligner, "Per-speaker pronunciation dictionaries".
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
+from latflow.corpus.dictionaries import is_marked, named_word
 from latflow.errors import UserError
 from latflow.files import reading
+from latflow.lang.lexicon import Lexicon, Pronunciation, read_lexicon
+from latflow.lang.options import LangOptions
+from latflow.lang.special_words import is_special
 
 SUFFIXES = (".yaml", ".yml")
+_DEFAULT = "default"
 _ROOT = "MFA_ROOT_DIR"
 _CACHE = "pretrained_models/dictionary"
 
 
-def find_dictionary(path: str | Path) -> Path:
-    """Return the dictionary that a path names: its own, or that of a YAML file.
+@dataclass(frozen=True)
+class SpeakerDictionaries:
+    """The dictionaries that a YAML file names.
+
+    Attributes:
+        default: of all speakers that are not named.
+        others: further dictionaries by name.
+        speakers: name of a speaker's dictionary, if it is one of the others.
+    """
+
+    default: Path
+    others: dict[str, Path]
+    speakers: dict[str, str]
+
+    @property
+    def files(self) -> list[Path]:
+        """All dictionaries."""
+        return [self.default, *self.others.values()]
+
+    @classmethod
+    def find(cls, path: str | Path) -> SpeakerDictionaries:
+        """Find the dictionaries that a path names: its own, or those of a YAML file.
+
+        Args:
+            path: a lexicon, or a YAML file `SPEAKER: DICTIONARY` with `default`. A
+                dictionary is a path, below the folder of the YAML file unless it is
+                absolute, or the name of one that MFA has downloaded.
+
+        Raises:
+            UserError: the YAML file is garbled, has no `default`, or names a dictionary
+                that is not there.
+        """
+        file = Path(path)
+        if file.suffix not in SUFFIXES:
+            return cls(file, {}, {})
+        told = _read(file)
+        found = {speaker: _of_name(name, file) for speaker, name in told.items()}
+        default = found.pop(_DEFAULT)
+        names: dict[Path, str] = {}
+        for dictionary in dict.fromkeys(found.values()):
+            if dictionary != default:
+                names[dictionary] = _name_of(dictionary, set(names.values()))
+        return cls(
+            default,
+            {name: dictionary for dictionary, name in names.items()},
+            {speaker: names[own] for speaker, own in found.items() if own in names},
+        )
+
+    def of(self, speaker: str | None) -> Path:
+        """Return the dictionary of a speaker."""
+        name = self.speakers.get(speaker or "")
+        return self.default if name is None else self.others[name]
+
+
+def read_dictionaries(path: str | Path, options: LangOptions) -> Lexicon:
+    """Read a lexicon, or those of a YAML file as one.
+
+    Words of other dictionaries than the default one have the names of these
+    (`latflow.corpus.dictionaries`). A noise has the pronunciations of the first
+    dictionary with it.
 
     Args:
-        path: a lexicon, or a YAML file `SPEAKER: DICTIONARY` with `default`. A
-            dictionary is a path, below the folder of the YAML file unless it is
-            absolute, or the name of one that MFA has downloaded.
+        path: see `SpeakerDictionaries.find`.
+        options: how each dictionary is read.
 
     Raises:
-        UserError: the file is garbled, or speakers have different dictionaries.
+        UserError: as `read_lexicon`; or a word looks as if it had a dictionary's name.
     """
-    file = Path(path)
-    if file.suffix not in SUFFIXES:
-        return file
+    found = SpeakerDictionaries.find(path)
+
+    def read(file: Path) -> Lexicon:
+        return read_lexicon(
+            file,
+            has_probabilities=options.has_probabilities,
+            strip_stress=options.strip_stress,
+            max_normalize=options.max_normalize,
+        )
+
+    lexicon = read(found.default)
+    if not found.others:
+        return lexicon
+    _refuse_marked(lexicon)
+    entries = list(lexicon.entries)
+    for name, file in found.others.items():
+        own = read(file)
+        _refuse_marked(own)
+        known = {entry.word for entry in entries}
+        named = [_named(entry, name) for entry in own.entries]
+        entries += [entry for entry in named if entry.word not in known]
+    return replace(
+        lexicon, entries=tuple(entries), file=Path(path), speakers=found.speakers
+    )
+
+
+def _named(entry: Pronunciation, dictionary: str) -> Pronunciation:
+    """Return an entry with the name of its dictionary, unless it is a noise."""
+    if is_special(entry):
+        return entry
+    return replace(entry, word=named_word(entry.word, dictionary))
+
+
+def _refuse_marked(lexicon: Lexicon) -> None:
+    """Refuse words that could be taken for those of a dictionary."""
+    for entry in lexicon.entries:
+        if is_marked(entry.word):
+            raise UserError(
+                f"line {entry.line}: word {entry.word} has a mark that names "
+                "dictionaries of speakers",
+                file=lexicon.file,
+                remedy="spell the word without it",
+            )
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Return the dictionary of each speaker, as a YAML file names it."""
     remedy = "write lines like default: english_us_mfa"
     with reading(file, "not a list of dictionaries by speaker", remedy):
         try:
@@ -39,18 +149,19 @@ def find_dictionary(path: str | Path) -> Path:
             raise ValueError("it is no mapping of speakers")
         if not all(isinstance(value, str) for value in told.values()):
             raise ValueError("a dictionary is not the name of one")
-    found = {speaker: _of_name(name, file) for speaker, name in told.items()}
-    if len(set(found.values())) > 1:
-        first, *rest = found.items()
-        other = next(item for item in rest if item[1] != first[1])
-        raise UserError(
-            f"speakers have different dictionaries ({first[0]}: {first[1]}, "
-            f"{other[0]}: {other[1]}), and an alignment takes one",
-            file=file,
-            remedy="align the speakers of each dictionary by a command of their own, "
-            "with --model all by the same package",
-        )
-    return next(iter(found.values()))
+        if _DEFAULT not in told:
+            raise ValueError("no dictionary is the default one")
+    return {str(speaker): name for speaker, name in told.items()}
+
+
+def _name_of(dictionary: Path, taken: set[str]) -> str:
+    """Return a name for a dictionary: that of its file, without blanks."""
+    name = stem = "_".join(dictionary.stem.split()).strip("⧼⧽") or "dictionary"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}"
+    return name
 
 
 def _of_name(name: str, file: Path) -> Path:

@@ -93,7 +93,7 @@ def special_names(lexicon: Lexicon, options: LangOptions) -> SpecialNames:
 
 def ordinary_words(lexicon: Lexicon) -> list[str]:
     """Return the words that are neither silence nor noise by their look, sorted."""
-    special = {e.word for e in lexicon.entries if _is_special(e)}
+    special = {e.word for e in lexicon.entries if is_special(e)}
     return [word for word in lexicon.words if word not in special]
 
 
@@ -134,7 +134,7 @@ class _Finder:
     def _may_be_special(self, entry: Pronunciation) -> bool:
         """Return whether an entry has one phone, and looks or is named as no speech."""
         named = (self.options.silence_word, self.options.oov_word)
-        return _is_special(entry) or (entry.word in named and _has_one_phone(entry))
+        return is_special(entry) or (entry.word in named and _has_one_phone(entry))
 
     def _silence(self) -> tuple[str, str]:
         """Return phone and word of silence."""
@@ -215,7 +215,7 @@ def _is_spoken_noise(entry: Pronunciation) -> bool:
     return (_bracketed(phone) or phone.casefold()) == "spn"
 
 
-def _is_special(entry: Pronunciation) -> bool:
+def is_special(entry: Pronunciation) -> bool:
     """Return whether an entry is silence or noise by its word, with one phone."""
     if not _has_one_phone(entry):
         return False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from latflow.corpus import prepare
 from latflow.corpus.options import Source
 from latflow.files import read_lines
-from latflow.lang.lexicon import RESERVED_WORDS, read_lexicon
+from latflow.lang.lexicon import RESERVED_WORDS
+from latflow.lang.options import LangOptions
+from latflow.lang.speaker_dictionaries import read_dictionaries
 
 
 def prepare_corpus(
@@ -29,6 +32,10 @@ def prepare_corpus(
     Raises:
         UserError: the source, an utterance or the lexicon is faulty.
     """
+    words: frozenset[str] = frozenset()
+    speakers: Mapping[str, str] = {}
+    if vocabulary is not None:
+        words, speakers = read_vocabulary(vocabulary)
     prepare.prepare_corpus(
         source,
         split,
@@ -36,17 +43,22 @@ def prepare_corpus(
         seed=seed,
         threads=threads,
         max_skipped_fraction=max_skipped_fraction,
-        vocabulary=() if vocabulary is None else read_vocabulary(vocabulary),
+        vocabulary=words,
+        speakers=speakers,
     )
 
 
-def read_vocabulary(path: str | Path) -> frozenset[str]:
+def read_vocabulary(path: str | Path) -> tuple[frozenset[str], Mapping[str, str]]:
     """Return the words of a lexicon, or of a symbol table (`words.txt`).
+
+    Returns:
+        (the words; dictionaries of speakers who have one of their own).
 
     Raises:
         UserError: the file is missing or faulty.
     """
     if Path(path).name == "words.txt":
         words = {line.split()[0] for _, line in read_lines(path) if line.strip()}
-        return frozenset(words) - set(RESERVED_WORDS)
-    return frozenset(read_lexicon(path).words)
+        return frozenset(words) - set(RESERVED_WORDS), {}
+    lexicon = read_dictionaries(path, LangOptions())
+    return frozenset(lexicon.words), lexicon.speakers

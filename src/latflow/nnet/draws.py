@@ -12,12 +12,19 @@ Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generator
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from typing import Self
 
 import torch
 from torch import Tensor
+
+
+def mixed_seed(*values: int | str) -> int:
+    """Return a seed below 2^63 that follows from values: a seed, a step, a rank."""
+    text = "/".join(map(str, values))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class RowDraws:

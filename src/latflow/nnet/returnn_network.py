@@ -12,7 +12,7 @@ Source: https://github.com/rwth-i6/returnn, `returnn/tf/layers`; Zeyer, Alkhouli
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -154,7 +154,8 @@ class _Network:
         waiting = self._ends()
         while waiting:
             name = waiting.pop(0)
-            self._convert_with_inputs(name, done, ())
+            if name not in done:
+                self._convert_with_inputs(name, done)
             waiting += self._read_before(done)
         for name in self._given.keys() - done:
             self._note(name, "left out", "leads to no output")
@@ -180,24 +181,33 @@ class _Network:
             self._note("output", "refused", "no layer is an output")
         return ends
 
-    def _convert_with_inputs(
-        self, name: str, done: set[str], above: tuple[str, ...]
-    ) -> None:
-        """Convert a layer after those that it reads."""
-        if name in done:
-            return
-        if name in above:
-            self._note(name, "refused", "reads what it makes, in a loop")
-            return
+    def _convert_with_inputs(self, end: str, done: set[str]) -> None:
+        """Convert a layer after those that it reads; a network may be of any depth."""
+        path = {end: self._sources(end)}
+        while path:
+            name = next(reversed(path))
+            source = next((x for x in path[name] if x not in done), None)
+            if source is None:
+                del path[name]
+                done.add(name)
+                self._try(name)
+            elif source in path:
+                self._note(source, "refused", "reads what it makes, in a loop")
+            else:
+                path[source] = self._sources(source)
+
+    def _sources(self, name: str) -> Iterator[str]:
+        """Yield the layers of the network that a layer reads."""
         layer = self._given[name]
-        if not isinstance(layer, Mapping) or not isinstance(layer.get("class"), str):
+        if _has_class(layer):
+            yield from (x for x in _reads(layer) if x in self._given)
+
+    def _try(self, name: str) -> None:
+        """Convert one layer, or note why not."""
+        layer = self._given[name]
+        if not _has_class(layer):
             self._note(name, "refused", "no class is named")
-            done.add(name)
             return
-        for source in _reads(layer):
-            if source in self._given:
-                self._convert_with_inputs(source, done, (*above, name))
-        done.add(name)
         try:
             self._convert(name, Keys(layer))
         except RefusedError as refusal:
@@ -412,6 +422,11 @@ def _is_named(source: str) -> bool:
 def _stream(source: str) -> str:
     """Return the name of the data that an input is."""
     return source.removeprefix("data:")
+
+
+def _has_class(layer: object) -> bool:
+    """Tell whether an entry of a network is a layer."""
+    return isinstance(layer, Mapping) and isinstance(layer.get("class"), str)
 
 
 def _reads(layer: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from latflow.report.records import Lattices, Scales
 from latflow.report.significance import could_be_chance, p_text
 from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import SCALES
-from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.options import SequenceSystemOptions
 
 _MISMATCH = 1.5  # test over dev
 _HIGH_ORACLE = 0.5  # of the best path's errors

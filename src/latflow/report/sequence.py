@@ -25,7 +25,7 @@ from latflow.report.records import (
 )
 from latflow.report.sequence_curves import curves, dev_errors
 from latflow.report.training import time_shares, training_facts
-from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.options import SequenceSystemOptions
 from latflow.workflow.sequence_networks import SequenceNetwork
 
 _LEAD = (

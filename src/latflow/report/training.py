@@ -41,7 +41,7 @@ from latflow.report.records import (
     Scales,
     Supervisions,
 )
-from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.options import SequenceSystemOptions
 
 # Keys of `info.json` and `statistics.json` -> titles in the report.
 _NAMES = {

@@ -23,7 +23,11 @@ from latflow.gmm.train import known_alignments
 from latflow.graphs.options import GraphOptions
 from latflow.parallel import worker_pool
 from latflow.serving.aligning import AlignmentTask
-from latflow.serving.package import GmmPackage, PackageInfo, read_info
+from latflow.serving.package import GmmPackage
+from latflow.serving.package_info import (
+    PackageInfo,
+    read_info,
+)
 from latflow.serving.packaging import rewrite_package
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,14 @@ from latflow.lang.directory import Lang
 from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
 from latflow.parallel import worker_pool
-from latflow.serving.package import GmmPackage, Model, PackageInfo, read_info
+from latflow.serving.package import (
+    GmmPackage,
+    Model,
+)
+from latflow.serving.package_info import (
+    PackageInfo,
+    read_info,
+)
 
 
 def align_package(

@@ -46,7 +46,7 @@ class LocalBatches:
 
     Args:
         acoustics: give the scores.
-        observer: hears of the batches.
+        observer: is notified of the batches.
     """
 
     depth = 1
@@ -141,7 +141,7 @@ class Batches:
         acoustics: give the scores.
         frames: of a chunk, as a session cuts them in the middle of a segment.
         max_batch: chunks of a batch, at most.
-        observer: hears of the batches.
+        observer: is notified of the batches.
     """
 
     depth = 2

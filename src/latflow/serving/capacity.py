@@ -130,7 +130,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def main(package: str, options: str) -> None:
-    """Serve, and tell the address (entry of the process).
+    """Serve, and send the address (entry of the process).
 
     Args:
         package: its folder.

@@ -139,11 +139,11 @@ class VoskServer:
 
     @asynccontextmanager
     async def connect(self, sample_rate: int) -> AsyncIterator[VoskConnection]:
-        """Open a session and tell the sample rate."""
+        """Open a session with its sample rate."""
         socket = await self._socket()
         try:
             connection = VoskConnection(socket)
-            # A server that closes at once has said why, which `receive` tells.
+            # A server that closes at once has said why, which `receive` raises.
             with suppress(ClientError):
                 await connection.tell({"config": {"sample_rate": sample_rate}})
             yield connection
@@ -231,7 +231,7 @@ class TritonServer:
     """A model of Triton's with NVIDIA's tensor names, over gRPC streams.
 
     All samples of a message travel as one tensor of fixed size, WAV_DATA, of which
-    WAV_DATA_DIM are valid; sequences are told apart by their ids.
+    WAV_DATA_DIM are valid; ids tell sequences apart.
     """
 
     def __init__(self, url: str) -> None:

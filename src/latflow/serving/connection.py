@@ -1,6 +1,6 @@
 """A websocket whose client sends audio: what all protocols of the server share.
 
-Messages wait in a queue with a limit and are answered in order; beside them the socket
+Messages wait in a queue with a limit and are answered in order; meanwhile the socket
 is read, so that a client that leaves is noticed at once. A protocol derives from
 `Connection` and says what its messages mean.
 """
@@ -147,7 +147,7 @@ class Connection(ABC):
                 self._close_session()
 
     def _start(self, work: Any) -> None:
-        """Run a coroutine beside the answers."""
+        """Run a coroutine while messages are answered."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -211,7 +211,7 @@ class Connection(ABC):
                 return
 
     async def _next(self) -> _Message:
-        """Wait for a message; a ping tells that there will be one."""
+        """Wait for a message; a ping announces one."""
         idle = self._service.options.idle
         while True:
             began = time.monotonic()
@@ -230,7 +230,7 @@ class Connection(ABC):
         """Recognize samples, int16."""
         if self._session is None:
             self._session = await self._open()
-        self._service.metrics.heard(len(samples) / self._rate)
+        self._service.metrics.add_audio(len(samples) / self._rate)
         self._samples += len(samples)
         limit = self._service.options.max_session
         if self._samples > limit * self._rate:

@@ -96,7 +96,7 @@ def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> R
 
 
 def _finite(scores: np.ndarray) -> np.ndarray:
-    """Return scores of frames; the fault of a model that gives no numbers is told."""
+    """Return scores of frames; refuse a model that gives no numbers."""
     if not np.isfinite(scores).all():
         log.error("the model's scores of frames are not finite")
         raise RefusedError("the model's scores are not finite", "failure")

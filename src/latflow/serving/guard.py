@@ -2,7 +2,8 @@
 
 A connection that has not yet said what it wants has a deadline for it, and goes first
 where there are too many: clients that only hold connections keep nobody out, and the
-process never runs out of files (where asyncio would log, and not hear, for as long).
+process never runs out of files (where asyncio would log, and accept nothing,
+meanwhile).
 """
 
 from __future__ import annotations
@@ -68,20 +69,20 @@ class Connections:
 
     def wait(self, transport: asyncio.Transport) -> None:
         """Have a connection say what it wants, in time."""
-        self.heard(transport)
+        self.cancel_timer(transport)
         if transport in self._open:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(self.patience, self._end, transport)
             self._waiting[transport] = timer
 
-    def heard(self, transport: asyncio.Transport) -> None:
-        """Note that a connection has said what it wants."""
+    def cancel_timer(self, transport: asyncio.Transport) -> None:
+        """Stop waiting for a connection: it has said what it wants."""
         if timer := self._waiting.pop(transport, None):
             timer.cancel()
 
     def leave(self, transport: asyncio.Transport) -> None:
         """Forget a connection."""
-        self.heard(transport)
+        self.cancel_timer(transport)
         self._open.discard(transport)
 
     def _end(self, transport: asyncio.Transport) -> None:
@@ -132,11 +133,11 @@ class HttpProtocol(H11Protocol):
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            self._guard.heard(self.transport)
+            self._guard.cancel_timer(self.transport)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Leave the connection to the websocket, whose messages have their own time."""
-        self._guard.heard(self.transport)
+        self._guard.cancel_timer(self.transport)
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
@@ -150,7 +151,7 @@ class HttpProtocol(H11Protocol):
 class TlsProtocol(SSLProtocol):
     """TLS, whose handshake counts as a connection that has not said what it wants.
 
-    asyncio tells a server of a connection when its handshake is done.
+    asyncio notifies a server of a connection when its handshake is done.
 
     Args:
         inside: speaks HTTP once the handshake is done.
@@ -253,7 +254,7 @@ class _Few(logging.Filter):
             self._kinds.clear()
         self._kinds[kind] = since, count + 1
         if count + 1 == _LINES:
-            record.msg = f"{record.msg} (more of these are not told for a minute)"
+            record.msg = f"{record.msg} (no more of these are logged for a minute)"
         return count < _LINES
 
 

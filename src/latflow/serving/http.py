@@ -1,4 +1,4 @@
-"""The server's routes, and what it tells of itself."""
+"""The server's routes, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _middleware(origins: Sequence[str]) -> list[Middleware]:
 def _guarded(
     endpoint: _Endpoint, service: Service, *, token: bool = True
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that tells refusals by status, and asks for the token."""
+    """Return an endpoint that answers refusals by status, and asks for the token."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -145,7 +145,7 @@ async def _model(request: Request, service: Service) -> Response:
 
 
 def _model_values(name: str, service: Service) -> dict[str, Any]:
-    """Return what OpenAI tells of a model."""
+    """Return what OpenAI's interface says of a model."""
     created = int(service.created.get(name, 0))
     return {"id": name, "object": "model", "created": created, "owned_by": "latflow"}
 

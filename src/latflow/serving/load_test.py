@@ -139,7 +139,7 @@ def _of_file(path: Path, sample_rate: int | None) -> Utterance:
 
 
 def _words_beside(path: Path) -> tuple[str, ...] | None:
-    """Return the words of the transcript beside an audio file; None without one."""
+    """Return the words of the transcript next to an audio file; None without one."""
     for suffix in (".txt", ".lab"):
         if (text := path.with_suffix(suffix)).is_file():
             return tuple(w for _, line in read_lines(text) for w in line.split())

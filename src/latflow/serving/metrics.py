@@ -99,7 +99,7 @@ class Metrics(Observer):
         """Count a refusal."""
         self._refused.labels(reason).inc()
 
-    def heard(self, seconds: float) -> None:
+    def add_audio(self, seconds: float) -> None:
         """Count audio received."""
         self._audio.inc(seconds)
 

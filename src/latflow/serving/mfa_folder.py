@@ -2,7 +2,7 @@
 
 A model is a zip file, or a folder, with Kaldi's `final.mdl` and `tree`, and mostly
 `final.alimdl`, `lda.mat` and `phones.txt`; `meta.yaml` (1.x) or `meta.json` (2.x, 3.x)
-tells the rest. What it leaves out is what that version of MFA took: the defaults of
+says the rest. What it leaves out is what that version of MFA took: the defaults of
 Kaldi's compute-mfcc-feats, with mel filters from 20 to 7800 Hz.
 
 Of an archive only the files named here are read, whatever else it holds and wherever it
@@ -168,12 +168,12 @@ class MfaModel:
     @property
     def features(self) -> dict[str, Any]:
         """Options of features under the names of MFA 3; those of 1.0 have none."""
-        told = self.meta.get("features", {})
-        if told == "mfcc+deltas":
+        section = self.meta.get("features", {})
+        if section == "mfcc+deltas":
             return {}
-        if not isinstance(told, Mapping):
-            self.refuse(f"features of type {told!r:.40} are not computed here")
-        named = {_RENAMED.get(str(key), str(key)): v for key, v in told.items()}
+        if not isinstance(section, Mapping):
+            self.refuse(f"features of type {section!r:.40} are not computed here")
+        named = {_RENAMED.get(str(key), str(key)): v for key, v in section.items()}
         return {key: value for key, value in named.items() if value is not None}
 
     def front_end(self) -> FrontEndOptions:
@@ -182,26 +182,26 @@ class MfaModel:
         Raises:
             UserError: an option is out of range, or of other features.
         """
-        told = self.features
+        given = self.features
         for key, value in _FIXED.items():
-            found = told.get(key, value)
+            found = given.get(key, value)
             if found != value and key not in _HARMLESS:
                 self.refuse(
                     f"{key} is {found}, and features with that are not computed here",
                     "take a model with cepstra alone",
                 )
-            if found != value and (key != "raw_energy" or told.get("use_energy")):
+            if found != value and (key != "raw_energy" or given.get("use_energy")):
                 log.warning(
                     "%s: %s is %s there, and %s here", self.source, key, found, value
                 )
         known = (*_FRONT_END, *_OTHERS, *_FIXED, *_PITCH)
-        if strange := sorted(told.keys() - set(known)):
+        if strange := sorted(given.keys() - set(known)):
             log.warning(
                 "%s: options of features that are not known here, passed over: %s",
                 self.source,
                 ", ".join(strange),
             )
-        values = {ours: told[key] for key, ours in _FRONT_END.items() if key in told}
+        values = {ours: given[key] for key, ours in _FRONT_END.items() if key in given}
         try:
             return read_options(FrontEndOptions, {"high_freq": 7800.0, **values})
         except UserError as error:
@@ -234,9 +234,9 @@ class MfaModel:
     @property
     def is_adapted(self) -> bool:
         """Whether it was trained on features adapted to each speaker."""
-        told = self.features.get("uses_speaker_adaptation", False)
+        says_so = self.features.get("uses_speaker_adaptation", False)
         return (
-            bool(told)
+            bool(says_so)
             or self.version in _ALWAYS_ADAPTED
             or (self.folder / ALIGNMENT_MODEL).is_file()
         )
@@ -289,7 +289,7 @@ class MfaModel:
         """
         speech = self._speech_names()
         named = self._silence_names()
-        table = self._told_table()
+        table = self._given_table()
         if table is None:
             table, named = self._ordered_table(speech, named, (real, silence_like))
         strange = set(real) ^ (set(table.values()) - {0})
@@ -329,10 +329,10 @@ class MfaModel:
 
     def _speech_names(self) -> list[str]:
         """Return the speech phones, as codes sort them."""
-        told = self.meta.get("phones", ())
-        if isinstance(told, str | bytes | Mapping) or not hasattr(told, "__iter__"):
+        phones = self.meta.get("phones", ())
+        if isinstance(phones, str | bytes | Mapping) or not hasattr(phones, "__iter__"):
             self.refuse("its phones are no list")
-        names = sorted({str(phone) for phone in told})
+        names = sorted({str(phone) for phone in phones})
         if strange := [name for name in names if not name or name.split() != [name]]:
             self.refuse(f"{strange[0]!r:.40} is the name of a phone")
         return names
@@ -340,19 +340,19 @@ class MfaModel:
     def _silence_names(self) -> list[str]:
         """Return names that phones of silence can have."""
         keys = ("optional_silence_phone", "oov_phone", "other_noise_phone")
-        told = [str(self.meta[key]) for key in keys if self.meta.get(key)]
-        return [*told, "sil", "sp", "spn"]
+        names = [str(self.meta[key]) for key in keys if self.meta.get(key)]
+        return [*names, "sil", "sp", "spn"]
 
-    def _told_table(self) -> dict[str, int] | None:
-        """Return the ids of the phones where the model tells them."""
-        path, told = self.folder / PHONES, self.meta.get("phone_mapping")
+    def _given_table(self) -> dict[str, int] | None:
+        """Return the ids of the phones where the model has them."""
+        path, mapping = self.folder / PHONES, self.meta.get("phone_mapping")
         if path.is_file():
             try:
                 table = read_symbols(path)
             except UserError as error:
                 self.refuse(f"{PHONES}: {error.what}")
-        elif isinstance(told, Mapping) and told:
-            table = {str(phone): number for phone, number in told.items()}
+        elif isinstance(mapping, Mapping) and mapping:
+            table = {str(phone): number for phone, number in mapping.items()}
             if not all(type(n) is int and n >= 0 for n in table.values()):
                 self.refuse("phone_mapping has something else than numbers")
         else:
@@ -372,9 +372,9 @@ class MfaModel:
         and their HMMs tell which.
         """
         real, silence_like = hmms
-        told = named[: -len(("sil", "sp", "spn"))]
+        own = named[: -len(("sil", "sp", "spn"))]
         for silence in (
-            told,
+            own,
             ["sil", "sp", "spn"],
             ["sil", "spn"],
             ["noi", "sil", "spn"],
@@ -396,9 +396,9 @@ class MfaModel:
 
     def _groups(self, speech: set[str]) -> tuple[tuple[str, ...], ...]:
         """Return the groups of speech phones; those that are in none are alone."""
-        told = self.meta.get("phone_groups")
+        groups = self.meta.get("phone_groups")
         left, found = set(speech), []
-        for group in told.values() if isinstance(told, Mapping) else ():
+        for group in groups.values() if isinstance(groups, Mapping) else ():
             if isinstance(group, list | tuple | set):
                 names = [p for p in dict.fromkeys(map(str, group)) if p in left]
                 left -= set(names)
@@ -411,12 +411,12 @@ def _read_meta(path: Path, source: Path) -> dict[str, Any]:
     with reading(source, f"{path.name} is garbled", _REMEDY):
         text = path.read_text(encoding="utf-8-sig")
         try:
-            told = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+            meta = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError) as error:
             raise ValueError(" ".join(str(error).split())[:200]) from None
-        if not isinstance(told, dict):
+        if not isinstance(meta, dict):
             raise ValueError("it is no mapping")
-        return told
+        return meta
 
 
 # -- files -----------------------------------------------------------------------------

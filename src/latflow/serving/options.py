@@ -17,6 +17,10 @@ from latflow.options import (
     Text,
 )
 
+MOST_BOOST = 1000.0  # no cost of a hypothesis that matters is larger
+
+_Boost = Annotated[float, Field(ge=0, le=MOST_BOOST)]
+
 
 class LanguageOptions(Options):
     """Words, phrases and language model that a session brings.
@@ -29,18 +33,18 @@ class LanguageOptions(Options):
     """Phrases that are favoured: in the search where the package's graph is composed
     (`decode.composition: lookahead`), else among the hypotheses of final results. A
     phrase may end with a boost of its own, `new york :3`."""
-    phrase_boost: NonNegativeFloat = 4.0
+    phrase_boost: _Boost = 4.0
     """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
     units of the language model's costs)."""
     prompt: str = ""
     """Text like what is said: words of it that are among the rarer half of those of the
     language model are favoured, where the graph is composed."""
-    prompt_boost: NonNegativeFloat = 1.0
+    prompt_boost: _Boost = 1.0
     """Discount on the cost of each of these words."""
     new_words: tuple[Text, ...] = ()
     """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`, maybe
     with a probability before these. They are searched for from the first frame."""
-    word_boost: float = -2.0
+    word_boost: Annotated[float, Field(ge=-MOST_BOOST, le=MOST_BOOST)] = -2.0
     """Discount on the cost of each of these words (negated log), where the language
     model is the package's. Negative: they are less probable than words like them."""
     words_like: tuple[Text, ...] = ()

@@ -38,15 +38,17 @@ from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
 from latflow.serving.features import is_causal, make_front_end
 from latflow.serving.package import (
-    FORMAT,
     GRAMMAR,
-    INFO,
     IVECTORS,
     LM,
     GmmPackage,
     Model,
-    PackageInfo,
     ScoredSystem,
+)
+from latflow.serving.package_info import (
+    FORMAT,
+    INFO,
+    PackageInfo,
     SystemFacts,
     check_files,
     read_info,
@@ -69,7 +71,7 @@ _LANG = (
 
 
 class PackageOptions(SystemFacts):
-    """Properties of a system that its files do not tell."""
+    """Properties of a system that are not in its files."""
 
     sample_rate: PositiveInt | None = None
     """Sample rate of the features, Hz; null for that of the recordings."""
@@ -122,7 +124,7 @@ def write_package(
     Args:
         files: parts of the system, its models and what is known of it.
         out_dir: the package, replaced as a whole.
-        options: what the files do not tell.
+        options: what is not in the files.
 
     Raises:
         UserError: a file is missing or faulty, parts do not fit each other, or the
@@ -283,7 +285,7 @@ def _rate(options: PackageOptions, recordings: Path | None) -> int | None:
     """Return the sample rate of the features: as set, the extractor's, of recordings.
 
     Raises:
-        UserError: none of them tells it.
+        UserError: it is in none of them.
     """
     if options.sample_rate or isinstance(options.front_end, LhotseFrontEndOptions):
         return options.sample_rate

@@ -60,11 +60,11 @@ class Child:
     def start(cls, role: Role) -> Child:
         """Start a process."""
         # A pipe: an event would need a /dev/shm that can be written.
-        ready, tell = spawn.Pipe(duplex=False)
-        arguments = *role.arguments, tell, log.isEnabledFor(logging.INFO)
+        ready, sender = spawn.Pipe(duplex=False)
+        arguments = *role.arguments, sender, log.isEnabledFor(logging.INFO)
         process = spawn.Process(target=role.entry, args=arguments)
         process.start()
-        tell.close()
+        sender.close()
         return cls(role, process, ready)
 
     def is_ready(self) -> bool:
@@ -95,7 +95,7 @@ class Processes:
         self._is_ending = False
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Replace those that die, until this process is told to end.
+        """Replace those that die, until this process is asked to end.
 
         Args:
             on_ready: called once, when all are ready.

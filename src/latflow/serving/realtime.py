@@ -151,9 +151,9 @@ class _RealtimeConnection(Connection):
             await self._configure(event, began)
 
     async def _configure(self, event: Mapping[str, Any], began: float) -> None:
-        """Take a client's settings; audio that came before them is told of first."""
-        told = mapping(event.get("session"), "session")
-        settings = self._settings.updated(told, self._usual)
+        """Take a client's settings; audio that came before them is finished first."""
+        session = mapping(event.get("session"), "session")
+        settings = self._settings.updated(session, self._usual)
         scheduler = self._service.scheduler_of(settings.model)
         if self._session is not None and settings != self._settings:
             await self._finish(began)
@@ -259,7 +259,7 @@ class _RealtimeConnection(Connection):
         """Tell of a turn, and of its words.
 
         Args:
-            rest: words that no delta has told.
+            rest: words that no delta has sent.
         """
         item, before = self._item or self._id("item"), self._before
         segments, self._turn = self._turn, []

@@ -35,11 +35,11 @@ class Settings:
     Attributes:
         model: that it names.
         form: of the samples.
-        language: that it names; is told back.
+        language: that it names; is sent back.
         prompt: text like what is said, see `LanguageOptions`.
         turns: how turns are found; None where the client commits them.
-        detection: what it has set of that, as it is told back.
-        has_logprobs: whether words are told with their confidences.
+        detection: what it has set of that, as it is sent back.
+        has_logprobs: whether words are sent with their confidences.
     """
 
     model: str
@@ -55,20 +55,22 @@ class Settings:
         """Samples a second."""
         return _PCM_RATE if self.form == "audio/pcm" else TELEPHONE_RATE
 
-    def updated(self, told: Mapping[str, Any], usual: SegmentationOptions) -> Settings:
+    def updated(
+        self, session: Mapping[str, Any], usual: SegmentationOptions
+    ) -> Settings:
         """Return the settings after an update, of the newer or the older protocol.
 
         Args:
-            told: the event's `session`.
+            session: that of the event.
             usual: the server's own detection of turns.
 
         Raises:
             RefusedError: something in it cannot be.
         """
-        kind = told.get("type", "transcription")
+        kind = session.get("type", "transcription")
         if kind != "transcription":
             raise wrong("session.type", kind, ("transcription",))
-        given, changes = _input_of(told), {}
+        given, changes = _input_of(session), {}
         if given.get("format") is not None:
             changes["form"] = _form_of(given["format"])
         if "transcription" in given:
@@ -80,16 +82,16 @@ class Settings:
         if "turn_detection" in given:
             found = turns_of(given["turn_detection"], usual)
             changes["turns"], changes["detection"] = found
-        if "include" in told:
-            changes["has_logprobs"] = _LOGPROBS in _list(told["include"])
+        if "include" in session:
+            changes["has_logprobs"] = _LOGPROBS in _list(session["include"])
         return replace(self, **changes)
 
     def values(self) -> dict[str, Any]:
-        """Return them as the protocol tells them."""
+        """Return them in the form of the protocol."""
         form: dict[str, Any] = {"type": self.form}
         if self.form == "audio/pcm":
             form["rate"] = _PCM_RATE
-        heard = {
+        audio_input = {
             "format": form,
             "transcription": self._transcription,
             "turn_detection": self.detection,
@@ -98,12 +100,12 @@ class Settings:
         return {
             "type": "transcription",
             "object": "realtime.transcription_session",
-            "audio": {"input": heard},
+            "audio": {"input": audio_input},
             "include": [_LOGPROBS] if self.has_logprobs else [],
         }
 
     def old_values(self) -> dict[str, Any]:
-        """Return them as the older protocol tells them."""
+        """Return them in the form of the older protocol."""
         (name,) = (old for old, form in _OLD_FORMS.items() if form == self.form)
         return {
             "object": "realtime.transcription_session",
@@ -138,20 +140,20 @@ def mapping(value: object, param: str) -> Mapping[str, Any]:
     return value or {}
 
 
-def _text(told: Mapping[str, Any], key: str, param: str) -> str:
+def _text(given: Mapping[str, Any], key: str, param: str) -> str:
     """Return a text of an object, an empty one for null.
 
     Raises:
         RefusedError: it is none.
     """
-    value, param = told.get(key), f"{param}.{key}"
+    value, param = given.get(key), f"{param}.{key}"
     if value is not None and not isinstance(value, str):
         raise RefusedError(f"{param} must be a string", "options", param=param)
     return value or ""
 
 
 def _list(value: object) -> list[Any]:
-    """Return the list of what a client wants to be told, too; an empty one for null.
+    """Return the list of what a client wants to be sent, too; an empty one for null.
 
     Raises:
         RefusedError: it is none.
@@ -162,16 +164,16 @@ def _list(value: object) -> list[Any]:
     return value or []
 
 
-def _input_of(told: Mapping[str, Any]) -> dict[str, Any]:
+def _input_of(session: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the audio, by the names of the newer protocol."""
-    audio = mapping(told.get("audio"), "session.audio")
+    audio = mapping(session.get("audio"), "session.audio")
     found = dict(mapping(audio.get("input"), "session.audio.input"))
     old = {
         "input_audio_format": "format",
         "input_audio_transcription": "transcription",
         "turn_detection": "turn_detection",
     }
-    return found | {new: told[key] for key, new in old.items() if key in told}
+    return found | {new: session[key] for key, new in old.items() if key in session}
 
 
 def _form_of(value: object) -> Form:
@@ -185,20 +187,20 @@ def _form_of(value: object) -> Form:
         if value not in _OLD_FORMS:
             raise wrong("session.input_audio_format", value, tuple(_OLD_FORMS))
         return _OLD_FORMS[value]
-    told = mapping(value, param)
-    kind = told.get("type", "audio/pcm")
+    given = mapping(value, param)
+    kind = given.get("type", "audio/pcm")
     known = tuple(CODINGS)
     if kind not in known:  # a list or an object has no hash
         raise wrong(f"{param}.type", kind, known)
-    if kind == "audio/pcm" and told.get("rate", _PCM_RATE) != _PCM_RATE:
-        raise wrong(f"{param}.rate", told["rate"], (str(_PCM_RATE),))
+    if kind == "audio/pcm" and given.get("rate", _PCM_RATE) != _PCM_RATE:
+        raise wrong(f"{param}.rate", given["rate"], (str(_PCM_RATE),))
     return cast("Form", kind)
 
 
 def turns_of(
     value: object, usual: SegmentationOptions
 ) -> tuple[SegmentationOptions | None, Mapping[str, Any] | None]:
-    """Return how turns are found, and as it is told back.
+    """Return how turns are found, and as it is sent back.
 
     Raises:
         RefusedError: it is none of the ways, or a value is out of range.
@@ -206,20 +208,20 @@ def turns_of(
     if value is None:
         return None, None
     param = "session.audio.input.turn_detection"
-    told = mapping(value, param)
-    kind = told.get("type", "server_vad")
+    given = mapping(value, param)
+    kind = given.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
         raise wrong(f"{param}.type", kind, ("server_vad", "semantic_vad"))
     changes: dict[str, Any] = {}
     if kind == "server_vad":
-        if told.get("threshold") is not None:
-            changes["threshold"] = told["threshold"]
+        if given.get("threshold") is not None:
+            changes["threshold"] = given["threshold"]
         for key, name in (
             ("silence_duration_ms", "min_silence"),
             ("prefix_padding_ms", "padding"),
         ):
-            if told.get(key) is not None:
-                changes[name] = _seconds(told[key], f"{param}.{key}")
+            if given.get(key) is not None:
+                changes[name] = _seconds(given[key], f"{param}.{key}")
     values = usual.values() | changes
     values["padding"] = min(values["padding"], values["min_silence"])
     try:

@@ -23,7 +23,14 @@ from latflow.serving.align_one import RecordingAligner
 from latflow.serving.aligning import refuse_ctc
 from latflow.serving.formats import Transcription
 from latflow.serving.options import LanguageOptions, SessionOptions
-from latflow.serving.package import GmmPackage, Model, check_recognizing, read_info
+from latflow.serving.package import (
+    GmmPackage,
+    Model,
+)
+from latflow.serving.package_info import (
+    check_recognizing,
+    read_info,
+)
 from latflow.serving.session import Session
 from latflow.serving.transcribe import Fault, Recording, transcriptions
 

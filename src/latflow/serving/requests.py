@@ -19,8 +19,8 @@ async def limited(request: Request, service: Service) -> AsyncIterator[Request]:
     """Yield a request whose body has limits of its size, its pauses and its time."""
     limit = service.options.max_upload
     refusal = RefusedError(f"a request may have {limit} bytes", "upload size")
-    told = request.headers.get("content-length", "0")
-    if told.isdecimal() and int(told) > limit:
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limit:
         raise refusal
     size, end = 0, asyncio.get_running_loop().time() + service.options.upload_time
     with service.receiving() as count:

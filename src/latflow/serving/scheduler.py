@@ -190,7 +190,7 @@ class LiveSession:
                 return True
 
     def fail(self, error: Exception) -> None:
-        """End the session by an error, which all that wait are told."""
+        """End the session by an error, which all that wait get."""
         if is_out_of_memory(error):
             text = "there is no memory for the session"
             error = OverloadedError(text, remedy="try again later")
@@ -227,7 +227,7 @@ class Scheduler:
         network_threads: threads of a call of the network.
         max_batch: chunks that go through the network at a time.
         max_sessions: sessions at a time; `open` refuses more.
-        observer: hears of the work.
+        observer: is notified of the work.
         memory: of the process, that sessions are to leave some of.
         scorer: scores the chunks, and is closed with the scheduler; None: the model
             does, in a thread of the scheduler's.
@@ -355,12 +355,12 @@ class Scheduler:
             self._chunks.put(session, chunk)
 
     def _score_batches(self) -> None:
-        """Have the chunks that are ready scored until told to end."""
+        """Have the chunks that are ready scored until asked to end."""
         while (room := self._scorer.room()) and (batch := self._chunks.take(room)):
-            told = [partial(self._take_scores, session) for session, _ in batch]
+            callbacks = [partial(self._take_scores, session) for session, _ in batch]
             chunks, urgent = [chunk for _, chunk in batch], batch[0][0].is_at_end
             try:
-                self._scorer.score(chunks, told, are_urgent=urgent)
+                self._scorer.score(chunks, callbacks, are_urgent=urgent)
             except Exception as error:
                 log.exception("a batch failed")
                 for session, _ in batch:

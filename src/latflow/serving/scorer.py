@@ -30,7 +30,8 @@ from latflow.serving.acoustics import Chunk, NetworkAcoustics
 from latflow.serving.batches import Batches, ChunkBatches, Flight, LocalBatches
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import load_acoustics, read_info
+from latflow.serving.package import load_acoustics
+from latflow.serving.package_info import read_info
 from latflow.serving.shared_chunks import (
     ALONE,
     URGENT,
@@ -143,7 +144,7 @@ class _Batch:
 
 
 class Scorer:
-    """Scores what workers ask for, until it is told to end and they have gone.
+    """Scores what workers ask for, until it is asked to end and they have gone.
 
     Args:
         models: by their number.
@@ -178,7 +179,7 @@ class Scorer:
         self._selector.register(file, selectors.EVENT_READ, note)
 
     def run(self) -> None:
-        """Work until told to end."""
+        """Work until asked to end."""
         begun: deque[_Batch] = deque()
         while self._clients or not self._is_ending:
             self._listen(waits=not (begun or any(self._waiting)))
@@ -196,7 +197,7 @@ class Scorer:
 
     def _admit(self) -> None:
         """Take a worker in."""
-        client = _Client(Door.hear(self._door))
+        client = _Client(Door.accept(self._door))
         self._clients.add(client)
 
         def take() -> None:
@@ -248,8 +249,8 @@ class Scorer:
                     found, view, _num_rows(request, batch.model), batch.model
                 )
                 answers.setdefault(client, []).append(Answer(request.number, fault))
-        for client, told in answers.items():
-            if not client.answer(told):
+        for client, replies in answers.items():
+            if not client.answer(replies):
                 self._drop(client)
 
 
@@ -290,7 +291,7 @@ def run_scorer(
         session: of most sessions: how long their chunks are.
         door: where workers come in.
         gpu: its number; None for the processor.
-        ready: is told when work begins.
+        ready: is notified when work begins.
         verbose: whether to log what is of interest, too.
     """
     log_to_terminal(verbose=verbose)

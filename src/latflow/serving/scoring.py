@@ -1,4 +1,4 @@
-"""Scores of chunks for a scheduler: who computes them, and what is told of it."""
+"""Scores of chunks for a scheduler: who computes them, and where they go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from latflow.serving.acoustics import Acoustics, Chunk
 
 #: Takes the scores of a chunk, float32[ceil(n / s), P], or why there are none.
-Told = Callable[[np.ndarray | Exception], None]
+ScoresCallback = Callable[[np.ndarray | Exception], None]
 
 
 class Observer:
@@ -39,19 +39,23 @@ class ChunkScorer(Protocol):
         ...
 
     def score(
-        self, chunks: Sequence[Chunk], told: Sequence[Told], *, are_urgent: bool
+        self,
+        chunks: Sequence[Chunk],
+        callbacks: Sequence[ScoresCallback],
+        *,
+        are_urgent: bool,
     ) -> None:
-        """Score chunks, each of which is told of once.
+        """Score chunks; each callback is called once.
 
         Args:
             chunks: no more than there was room for.
-            told: of each chunk.
+            callbacks: of each chunk, for its scores or its fault.
             are_urgent: whether they are the ends of sessions.
         """
         ...
 
     def close(self) -> None:
-        """Take no more chunks, and tell of none any more."""
+        """Take no more chunks; no callback is called any more."""
         ...
 
 
@@ -62,7 +66,7 @@ class LocalScorer:
         acoustics: give the scores.
         max_batch: chunks that go through the network at a time.
         threads: of a call of the network.
-        observer: hears of the batches.
+        observer: is notified of the batches.
     """
 
     def __init__(
@@ -78,18 +82,18 @@ class LocalScorer:
     def score(
         self,
         chunks: Sequence[Chunk],
-        told: Sequence[Told],
+        callbacks: Sequence[ScoresCallback],
         *,
         are_urgent: bool,  # noqa: ARG002 - nothing else is at work
     ) -> None:
         """Score chunks in one call, see `ChunkScorer`."""
         torch.set_num_threads(self._threads)
         found = score_each(self._acoustics.score, chunks, self._observer)
-        for tell, rows in zip(told, found, strict=True):
-            tell(rows)
+        for callback, rows in zip(callbacks, found, strict=True):
+            callback(rows)
 
     def close(self) -> None:
-        """Do nothing: what is being scored is told of."""
+        """Do nothing: callbacks of what is being scored are called."""
 
 
 def score_each(
@@ -105,7 +109,7 @@ def score_each(
     began = time.perf_counter()
     try:
         found = score(chunks)
-    except Exception as error:  # noqa: BLE001 - told to the session it is of
+    except Exception as error:  # noqa: BLE001 - passed to its session
         if len(chunks) == 1:
             return [error]
         return [one for c in chunks for one in score_each(score, [c], observer)]

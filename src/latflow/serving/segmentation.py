@@ -156,7 +156,7 @@ class Segmenter:
 
     Segments are in order and do not overlap. Each holds speech and some silence around
     it, and none is longer than `max_segment`: in the second half of that, speech is cut
-    where it is less probable than a threshold that rises to 1. What is told of a
+    where it is less probable than a threshold that rises to 1. What is said of a
     segment that goes on stays true, so that it can be recognized while it is spoken.
 
     Args:

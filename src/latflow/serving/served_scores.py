@@ -1,4 +1,4 @@
-"""Stage `score_served`: word errors of a package, which hears sets as a server does.
+"""Stage `score_served`: word errors of a package that recognizes sets as a server does.
 
 The workflow decodes utterances as they were cut, each as a whole. Who uses a package
 sends it audio of any length, in which speech is looked for first; what comes of that is
@@ -64,9 +64,9 @@ def score_served(
     model = Model.load(package_dir, trust_code=True)  # of this experiment
     listen = _Listener(replace(model, transcriber=replace(model.transcriber, curve=())))
     with worker_pool(threads) as pool:
-        heard = in_order(pool, listen, chosen, ahead=2 * threads)
-        told = progress(heard, "score served", total=len(references.words))
-        recognized = _write_words(out_dir / "hyp.ctm", told)
+        results = in_order(pool, listen, chosen, ahead=2 * threads)
+        results = progress(results, "score served", total=len(references.words))
+        recognized = _write_words(out_dir / "hyp.ctm", results)
     scales = {"lmwt": model.info.lmwt, "wip": model.info.wip}
     write_scores(out_dir, references, recognized, scales, options=options, seed=seed)
 
@@ -102,12 +102,12 @@ def _words_of(utterance: str, segment: Segment) -> Iterable[TimedWord]:
 
 
 def _write_words(
-    ctm: Path, heard: Iterable[tuple[str, list[TimedWord]]]
+    ctm: Path, results: Iterable[tuple[str, list[TimedWord]]]
 ) -> dict[str, list[str]]:
     """Write words with times; return the words of each utterance."""
     texts: dict[str, list[str]] = {}
     with atomic_output(ctm) as temporary, temporary.open("w", encoding="utf-8") as out:
-        for utterance, words in heard:
+        for utterance, words in results:
             texts[utterance] = [word.word for word in words]
             out.writelines(map(ctm_line, words))
     return texts

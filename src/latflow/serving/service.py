@@ -104,7 +104,7 @@ def error_values(refusal: RefusedError) -> dict[str, Any]:
 
 
 class Drained(Protocol):
-    """A connection that is told when the server ends."""
+    """A connection that is notified when the server ends."""
 
     def drain(self) -> None:
         """Deliver what was recognized, and close."""
@@ -150,7 +150,7 @@ class Service:
         return self.scheduler.model
 
     def sample_rate_of(self, scheduler: Scheduler) -> int:
-        """Return the rate of audio whose client tells none, Hz."""
+        """Return the rate of audio whose client names none, Hz."""
         return self.session.sample_rate or scheduler.model.sample_rate
 
     @property

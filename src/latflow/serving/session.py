@@ -41,7 +41,7 @@ from latflow.lang.lm_trie import LmTrie
 from latflow.lang.phrases import phrase_model, plain_model
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.rescore import rescore
-from latflow.serving.acoustics import Chunk, ChunkCutter
+from latflow.serving.acoustics import Chunk
 from latflow.serving.endpoint import EndpointDetector
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
@@ -53,6 +53,7 @@ from latflow.serving.results import (
     Partial,
     Segment,
 )
+from latflow.serving.segment_search import Samples, SegmentSearch
 from latflow.serving.segmentation import SpeechGate, Stretch
 from latflow.serving.session_search import favoured
 
@@ -90,7 +91,7 @@ class Session:
         self._endpoints = self._detector()
         self._phrases = self._phrase_models()
         self._chunk_frames = model.info.chunk_frames(self._options.chunk_length)
-        self._segment: _Segment | None = None
+        self._segment: SegmentSearch | None = None
         self._begin_stream()
 
     @property
@@ -110,7 +111,7 @@ class Session:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the audio has ended and the last final result is told."""
+        """Return whether the audio has ended and the last final result was returned."""
         return self._has_ended and not self._is_open
 
     # -- all in one -----------------------------------------------------------------
@@ -256,7 +257,7 @@ class Session:
         rate, options = self._model.sample_rate, self._options
         self._resampler = StreamingResampler(self._rate, rate)
         self._gate = options.vad and SpeechGate(self._rate, rate, options.vad)
-        self._audio = _Samples()
+        self._audio = Samples()
         self._num_samples_in = 0
         self._has_ended, self._is_open = False, True
         self._chunk: Chunk | None = None
@@ -319,16 +320,16 @@ class Session:
         bounds = self._seconds(self._told_to), self._seconds(self._audio.end)
         return Final(Segment(*bounds, (Hypothesis((), 1.0),)))
 
-    def _drop(self, segment: _Segment) -> None:
+    def _drop(self, segment: SegmentSearch) -> None:
         """Forget samples that no segment needs."""
-        self._audio.drop(min(segment.end, segment.heard))
+        self._audio.drop(min(segment.end, segment.accepted))
 
     def _begin_segment(self, begin: int) -> None:
         """Begin a segment at a sample."""
-        self._segment = _Segment(self._model, begin, self._chunk_frames)
+        self._segment = SegmentSearch(self._model, begin, self._chunk_frames)
         self._partial, self._partial_frame = "", 0
 
-    def _look(self, segment: _Segment) -> list[Event]:
+    def _look(self, segment: SegmentSearch) -> list[Event]:
         """Look at the best path of a segment: has it ended, are there other words?"""
         passed = segment.num_frames - self._partial_frame
         wants = self._options.partials and (
@@ -364,7 +365,7 @@ class Session:
         assert segment is not None
         self._segment = None
         is_whole = segment.chunks.is_done and warning is None and rule in (0, SILENCE)
-        end = segment.heard if is_whole else min(segment.end, self._audio.end)
+        end = segment.accepted if is_whole else min(segment.end, self._audio.end)
         self._told_to = end
         bounds = self._seconds(segment.begin), self._seconds(end)
         no_speech = 1.0
@@ -407,99 +408,3 @@ class Session:
 def _moved(word: TimedWord, start: float) -> TimedWord:
     """Return a word of a segment with its time from the beginning of the audio."""
     return replace(word, start=word.start + start)
-
-
-class _Samples:
-    """Samples of a stream that may be needed again."""
-
-    def __init__(self) -> None:
-        self._pieces: list[np.ndarray] = []
-        self.begin = 0  # the first that is held
-        self.end = 0  # behind the last
-
-    def add(self, samples: np.ndarray) -> None:
-        """Take the next samples."""
-        if len(samples):
-            self._pieces.append(samples)
-            self.end += len(samples)
-
-    def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return samples that are held."""
-        if len(self._pieces) > 1:
-            self._pieces = [np.concatenate(self._pieces)]
-        if begin >= end:
-            return np.zeros(0, np.float32)
-        return self._pieces[0][begin - self.begin : end - self.begin]
-
-    def drop(self, before: int) -> None:
-        """Forget what comes before a sample."""
-        before = min(before, self.end)
-        if before > self.begin:
-            held = self.slice(before, self.end)
-            self._pieces = [held] if len(held) else []
-            self.begin = before
-
-
-class _Segment:
-    """State of one segment.
-
-    Attributes:
-        begin: its first sample, at the model's rate.
-        chunks: cuts its frames.
-        search: through its frames.
-        num_frames: frames of the features that have been searched.
-        heard: the sample behind those that the front end has had.
-
-    Args:
-        model: of the session.
-        begin: see above.
-        size: frames of a chunk.
-    """
-
-    def __init__(self, model: Model, begin: int, size: int) -> None:
-        context = model.acoustics.context
-        self.begin, self.num_frames = begin, 0
-        self.chunks = ChunkCutter(size, context)
-        self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
-        self._front_end = model.front_end()
-        self._geometry = model.geometry
-        self._size = size
-        self.heard = begin
-        self._due = size + (context[1] or 0)  # frames at the end of the next block
-        self._has_ended = False
-
-    @property
-    def end(self) -> int:
-        """The sample behind the frames that have been searched."""
-        return self.begin + self.num_frames * self._geometry.shift
-
-    def accept(self, audio: _Samples, end: int, *, is_all: bool) -> None:
-        """Compute features until a chunk is complete, or there are no more samples.
-
-        They are computed in blocks that end at fixed samples, just where a chunk and
-        its context are complete.
-
-        Args:
-            audio: the samples so far.
-            end: the sample behind the last of them that may be taken.
-            is_all: whether no more will come.
-        """
-        while not self.chunks.is_ready:
-            _, length = self._geometry.span(0, self._due)
-            if self.begin + length <= end:
-                self._accept(audio, self.begin + length)
-                self._due += self._size
-            elif is_all and not self._has_ended:
-                self._has_ended = True
-                self._accept(audio, max(end, self.heard))
-                self.chunks.add(self._front_end.finish())
-                self.chunks.end()
-            else:
-                return
-
-    def _accept(self, audio: _Samples, end: int) -> None:
-        """Give the front end the samples up to `end`."""
-        self.chunks.add(self._front_end.accept(audio.slice(self.heard, end)))
-        self.heard = end
-        if self.chunks.is_whole:  # nothing is recognized before the end of the audio
-            audio.drop(end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +22,8 @@ from latflow.lang.directory import Lang
 from latflow.lang.grammar import read_arpa_grammar
 from latflow.lang.lexicon import read_entry
 from latflow.lang.session_grammar import GrammarWords, bigram_grammar, read_grammar
-from latflow.serving.options import LanguageOptions
+from latflow.serving.options import MOST_BOOST, LanguageOptions
 
-_MOST_BOOST = 1000.0  # what costs are of can't tell larger ones apart
 _MOST = 8  # searches with all that has been composed for them
 
 _Key = tuple[LanguageOptions, tuple[int, int] | None]
@@ -67,8 +67,8 @@ class SessionSearches:
     ) -> None:
         self._folder, self._lang, self._decoder = folder, lang, decoder
         self._transitions, self._make = transitions, make
-        self._known: OrderedDict[_Key, SessionSearch] = OrderedDict()
-        self._lock = Lock()
+        self._known: OrderedDict[_Key, Future[SessionSearch]] = OrderedDict()
+        self._lock, self._making_extensible = Lock(), Lock()
 
     def find(self, options: LanguageOptions) -> SessionSearch:
         """Return the search of a session that brings something.
@@ -78,12 +78,24 @@ class SessionSearches:
         """
         key = options, _stamp(options.lm)
         with self._lock:
-            if key not in self._known:
-                self._known[key] = self._search(options)
+            is_new = key not in self._known
+            search = self._known.setdefault(key, Future())
             self._known.move_to_end(key)
-            while len(self._known) > _MOST:
+            if len(self._known) > _MOST:
                 self._known.popitem(last=False)
-            return self._known[key]
+        if is_new:  # made without the lock: who wants another one does not wait
+            self._make_search(key, search)
+        return search.result()
+
+    def _make_search(self, key: _Key, search: Future[SessionSearch]) -> None:
+        """Make the search that others may be waiting for; keep no failure."""
+        try:
+            search.set_result(self._search(key[0]))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            with self._lock:
+                if self._known.get(key) is search:
+                    del self._known[key]
+            search.set_exception(error)
 
     def _search(self, options: LanguageOptions) -> SessionSearch:
         """Make the search of a session."""
@@ -106,7 +118,8 @@ class SessionSearches:
                 "set decode.composition: lookahead, and package the system again",
             )
         if entries:
-            decoder, hmms = self._extensible
+            with self._making_extensible:
+                decoder, hmms = self._extensible
         like = self._like(options, {entry.word for entry in entries})
         boost = options.word_boost if grammar is None else 0.0
         words = pronounced(lang, entries, boost=boost, like=like)
@@ -214,9 +227,9 @@ def _boosted(line: str, usual: float) -> tuple[str, float]:
         boost = float(text)
     except ValueError:
         boost = -1.0
-    if not 0.0 <= boost <= _MOST_BOOST:
+    if not 0.0 <= boost <= MOST_BOOST:
         raise UserError(
             f"phrase {line!r}: {text!r} is no boost",
-            remedy=f"write e.g. `new york :4`, {_MOST_BOOST:g} at most",
+            remedy=f"write e.g. `new york :4`, {MOST_BOOST:g} at most",
         )
     return phrase, boost

@@ -1,4 +1,4 @@
-"""Words that are told while they are spoken, and can't be taken back."""
+"""Words that are sent while they are spoken, and can't be taken back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from latflow.corpus.ctm import TimedWord
 class SettledWords:
     """Tells the words of a segment once each, most of them before it ends.
 
-    Told are the words that two hypotheses after one another begin with, but for the
+    Sent are the words that two hypotheses after one another begin with, but for the
     last of these words, which still changes most. The final result is from the lattice
-    and may have others; then those behind as many as were told are told at last. (Of 47
-    sentences of the demo's dev set, 70 % of the words are told before the end, and four
+    and may have others; then those behind as many as were sent are sent at last. (Of 47
+    sentences of the demo's dev set, 70 % of the words are sent before the end, and four
     sentences have other words then.)
     """
 
@@ -23,7 +23,7 @@ class SettledWords:
         self._num_told = 0
 
     def accept(self, text: str) -> list[str]:
-        """Take a hypothesis that is not the one before; return words to be told."""
+        """Take a hypothesis that is not the one before; return words to be sent."""
         words = text.split()
         pairs = zip(words, self._before, strict=False)
         num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -32,7 +32,7 @@ class SettledWords:
         return words[first : self._num_told]
 
     def finish(self, words: Sequence[TimedWord]) -> Sequence[TimedWord]:
-        """Take the words at the end of the segment; return those not told yet."""
+        """Take the words at the end of the segment; return those not sent yet."""
         rest = words[self._num_told :]
         self._before, self._num_told = [], 0
         return rest

@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
     Attributes:
         number: of the request.
-        fault: bytes of the message that stands in place of scores; 0: there are scores.
+        fault: bytes of the message that stands for the scores; 0: there are scores.
     """
 
     number: int
@@ -147,13 +147,13 @@ class SharedView:
         return flat.reshape(rows, columns)
 
     def write_fault(self, text: str, room: int) -> int:
-        """Write a message in place of scores of a size; return its length, above 0."""
+        """Write a message instead of scores of a size; return its length, above 0."""
         data = text.encode()[: max(1, room)] or b"?"
         self._memory[self._behind : self._behind + len(data)] = data
         return len(data)
 
     def read_fault(self, length: int) -> str:
-        """Return the message that stands in place of scores."""
+        """Return the message that stands for the scores."""
         data = self._memory[self._behind : self._behind + length]
         return data.decode(errors="replace")
 
@@ -289,7 +289,7 @@ class Hello(NamedTuple):
 class Door:
     """Where workers come in: a pair of sockets that outlives every scorer.
 
-    What is said to a scorer that has died, or does not run yet, is heard by the next.
+    What is sent to a scorer that has died, or does not run yet, reaches the next.
     """
 
     _FORM = struct.Struct("<IQ")
@@ -315,8 +315,8 @@ class Door:
         return ours
 
     @classmethod
-    def hear(cls, inside: socket.socket) -> Hello:
-        """Take the first words of a worker."""
+    def accept(cls, inside: socket.socket) -> Hello:
+        """Receive the first message of a worker."""
         data, files, _, _ = socket.recv_fds(inside, cls._FORM.size, 2)
         model, size = cls._FORM.unpack(data)
         return Hello(model, size, socket.socket(fileno=files[0]), files[1])

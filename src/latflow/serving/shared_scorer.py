@@ -14,7 +14,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.serving.acoustics import Acoustics, Chunk, num_rows
-from latflow.serving.scoring import Told
+from latflow.serving.scoring import ScoresCallback
 from latflow.serving.shared_chunks import (
     ALONE,
     URGENT,
@@ -44,14 +44,14 @@ class _Pending:
         request: that it was sent by.
         view: where it lies.
         rows: of its scores.
-        tell: is told of them.
+        callback: is called with them.
         deaths: of scorers that had begun with it.
     """
 
     request: Request
     view: SharedView
     rows: int
-    tell: Told
+    callback: ScoresCallback
     deaths: int = 0
 
 
@@ -64,7 +64,7 @@ class SharedScorer:
     Args:
         outside: of the scorer's door.
         number: of the model, as the scorer counts them.
-        acoustics: of the model; tell of shapes, and score nothing here.
+        acoustics: of the model; give shapes, and score nothing here.
         usual: frames of most chunks, with those around them, for the size of slots.
         dim: features of a frame.
     """
@@ -101,24 +101,24 @@ class SharedScorer:
     def score(
         self,
         chunks: Sequence[Chunk],
-        told: Sequence[Told],
+        callbacks: Sequence[ScoresCallback],
         *,
         are_urgent: bool,
     ) -> None:
         """Send chunks to the scorer, see `ChunkScorer`."""
         requests, line = [], URGENT if are_urgent else USUAL
         with self._sending:
-            for chunk, tell in zip(chunks, told, strict=True):
+            for chunk, callback in zip(chunks, callbacks, strict=True):
                 try:
-                    requests.append(self._put(chunk, tell, line))
+                    requests.append(self._put(chunk, callback, line))
                 except UserError as error:
-                    tell(error)
+                    callback(error)
             if requests:
                 # A scorer that has died is noticed by the thread that receives.
                 with suppress(OSError):
                     self._channel.sendall(packed(requests))
 
-    def _put(self, chunk: Chunk, tell: Told, line: int) -> Request:
+    def _put(self, chunk: Chunk, callback: ScoresCallback, line: int) -> Request:
         """Write a chunk into the memory."""
         length, dim = chunk.frames.shape
         rows = num_rows(chunk, self._subsampling)
@@ -129,11 +129,11 @@ class SharedScorer:
             request = Request(place, number, length, dim, chunk.left, chunk.right, line)
             view.is_begun = False
             view.frames(length, dim)[:] = chunk.frames
-            self._pending[number] = _Pending(request, view, rows, tell)
+            self._pending[number] = _Pending(request, view, rows, callback)
         return request
 
     def _receive(self) -> None:
-        """Take scores until told to end; follow the scorer that takes its place."""
+        """Take scores until asked to end; follow the scorer that takes its place."""
         while True:
             records = Records(Answer, self._channel)
             while (answers := records.take()) is not None:
@@ -150,7 +150,7 @@ class SharedScorer:
                 return
 
     def _take(self, answer: Answer) -> None:
-        """Take an answer: tell of the scores, and free their place."""
+        """Take an answer: pass the scores on, and free their place."""
         with self._changed:
             pending = self._pending.pop(answer.number)
             found: np.ndarray | Exception
@@ -160,7 +160,7 @@ class SharedScorer:
                 found = pending.view.scores(pending.rows, self._num_pdfs).copy()
             self._memory.give_back(pending.request.place)
             self._changed.notify()
-        pending.tell(found)
+        pending.callback(found)
 
     def _reconnect(self) -> None:
         """Send all that the scorer had to the one that takes its place."""
@@ -175,7 +175,9 @@ class SharedScorer:
                     self._channel.sendall(packed(again))
         log.info("the scorer has gone; %d chunks are sent to the next", len(again))
         for pending in given_up:
-            pending.tell(UserError("scorers have died of this audio, or beside it"))
+            pending.callback(
+                UserError("scorers have died of this audio, or of audio scored with it")
+            )
 
     def _mourn(self) -> list[_Pending]:
         """Note of which chunks the scorer may have died; return those given up."""
@@ -192,7 +194,7 @@ class SharedScorer:
         return given_up
 
     def close(self) -> None:
-        """Take no more chunks, and tell of none any more."""
+        """Take no more chunks; no callback is called any more."""
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
             self._changed.notify_all()

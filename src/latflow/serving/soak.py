@@ -1,4 +1,4 @@
-"""A long load with clients that misbehave, beside others that don't.
+"""A long load with clients that misbehave, together with others that don't.
 
 Some vanish in the middle of an utterance, stall, send garbage, or come back at once;
 what is asked is that the others lose nothing, and that the server's memory stays.
@@ -89,7 +89,7 @@ async def soak(
     misbehaving: int,
     process: int | None = None,
 ) -> SoakReport:
-    """Load a server for the time that the options tell.
+    """Load a server for as long as the options say.
 
     Args:
         server: of Vosk's protocol.

@@ -2,8 +2,8 @@
 
 Recordings are read in blocks and cut into segments; each segment is recognized by a
 `Session`, as a stream of the same samples would be, several at a time by threads. A
-recording that cannot be read is told in one line, the others go on. What it takes in
-memory does not depend on how long recordings are (but for segmentation `none`, where
+recording that cannot be read is reported in one line, the others go on. The memory that
+it takes does not depend on how long recordings are (but for segmentation `none`, where
 the search remembers all of a recording, and for formats that only Lhotse reads).
 """
 
@@ -158,7 +158,7 @@ def transcribe(
         options: segmentation, formats, channel, alternatives.
         out_dir: folder for `<name>.<format>`; None for standard output, where one
             recording and one format are asked for.
-        language: words, phrases and language model beside those of the package.
+        language: words, phrases and language model in addition to those of the package.
         lattices: archive for the lattices of all segments, or None; keys are
             `<name>-<start>-<end>` in hundredths of a second.
         threads: segments recognized at a time.
@@ -378,11 +378,11 @@ class _Job:
     ) -> Iterator[Transcription | Fault]:
         """Yield the results of recordings from those of their parts, in order."""
         segments: list[Segment] = []
-        told: set[str] = set()
+        warnings: set[str] = set()
         fault: BadAudio | UserError | None = None
         for part in parts:
             name = part.recording.name
-            told |= set(part.warnings)
+            warnings |= set(part.warnings)
             fault = fault or part.fault
             for segment in part.segments:
                 if archive is not None and segment.lattice is not None:
@@ -390,14 +390,14 @@ class _Job:
                 segments.append(replace(segment, lattice=None))
             if not part.is_last:
                 continue
-            for warning in sorted(told):
+            for warning in sorted(warnings):
                 log.warning("%s: %s", part.recording.path, warning)
             if fault is None:
                 channel = str(self._options.channel or 1)
                 yield Transcription(name, part.duration, segments, channel, self._info)
             else:
                 yield _fault_of(part.recording, fault)
-            segments, told, fault = [], set(), None
+            segments, warnings, fault = [], set(), None
 
     def _speech(self, recording: Recording) -> Iterator[Callable[[], _Part]]:
         """Read a recording; yield the recognition of its segments of speech."""
@@ -474,7 +474,7 @@ def _key(name: str, segment: Segment) -> str:
 
 
 def _fault_of(recording: Recording, error: BadAudio | UserError) -> Fault:
-    """Return what the user is told of a recording."""
+    """Return the fault of a recording, for the user."""
     if isinstance(error, BadAudio):
         return Fault(recording.name, error.reason, error.remedy)
     remedy = error.remedy or "check the recording"

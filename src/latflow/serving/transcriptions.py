@@ -1,4 +1,4 @@
-"""OpenAI's transcriptions of files: as a whole, or told as they are recognized."""
+"""OpenAI's transcriptions of files: as a whole, or streamed as they are recognized."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class _Wanted:
 
     Attributes:
         form: of the answer.
-        granularities: whose times it tells.
-        language: that it is told.
-        is_streamed: whether segments are told as they are recognized.
+        granularities: whose times it gives.
+        language: that the client names.
+        is_streamed: whether segments are sent as they are recognized.
         model: that recognizes.
         brought: words, phrases and grammar, see `LanguageOptions`.
     """
@@ -93,7 +93,7 @@ async def transcribe(request: Request, service: Service) -> Response:
 
 
 async def _told(work: Awaitable[_Result]) -> _Result:
-    """Return the result of some work; tell what its errors mean to a client."""
+    """Return the result of some work; turn its errors into answers to a client."""
     try:
         return await work
     except HTTPException as error:
@@ -281,7 +281,7 @@ class _Recognition:
             if self.seconds > limit:
                 text = f"a file may have {limit:g} s of audio"
                 raise RefusedError(text, "session length")
-            self._service.metrics.heard(seconds)
+            self._service.metrics.add_audio(seconds)
             yield samples
 
 
@@ -321,7 +321,7 @@ async def _events(
 ) -> AsyncGenerator[str]:
     """Yield OpenAI's events of a transcription; the last one has all words.
 
-    An error is an event, too: the answer's status was told before.
+    An error is an event, too: the answer's status was sent before.
     """
     texts: list[str] = []
     try:

@@ -20,7 +20,8 @@ from typing import Any
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.serving.options import TritonOptions
-from latflow.serving.package import Model, PackageInfo
+from latflow.serving.package import Model
+from latflow.serving.package_info import PackageInfo
 
 log = logging.getLogger(__name__)
 _MODEL = '''"""A packaged model of latflow's in Triton's Python backend."""

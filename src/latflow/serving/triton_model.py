@@ -50,7 +50,7 @@ class _Sequence:
         session: recognizes it.
         segments: that have ended.
         partial: words of the segment that goes on.
-        told: text that the client has.
+        sent: text that the client has.
         waiting: requests that are not answered yet.
         used: when the last request was answered.
     """
@@ -58,7 +58,7 @@ class _Sequence:
     session: LiveSession
     segments: list[Segment] = field(default_factory=list)
     partial: str = ""
-    told: str = ""
+    sent: str = ""
     waiting: int = 0
     used: float = field(default_factory=time.monotonic)
 
@@ -142,7 +142,7 @@ class PackageModel:
             answers = request.get_response_sender()
             try:
                 self._take(request, answers)
-            except Exception as error:  # noqa: BLE001 - told to the client
+            except Exception as error:  # noqa: BLE001 - sent to the client
                 _fail(answers, error)
 
     def _take(self, request: Any, answers: Any) -> None:
@@ -203,7 +203,7 @@ class PackageModel:
         sequence.session.close()
 
     def _forget_idle(self) -> None:
-        """Forget the sequences that Triton has given up, of which it tells nothing."""
+        """Forget the sequences that Triton has given up, without a word."""
         oldest = time.monotonic() - 2 * self._options.idle
         for number, sequence in tuple(self._sequences.items()):
             if not sequence.waiting and sequence.used < oldest:
@@ -228,14 +228,14 @@ class PackageModel:
             sequence.take(future.result())
             if outputs is not None:
                 values = {name: self._output(name, sequence) for name in outputs}
-            elif self._options.partials and sequence.text != sequence.told:
+            elif self._options.partials and sequence.text != sequence.sent:
                 values = {"TEXT": sequence.text.encode()}
             else:
                 values = {}
-        except Exception as error:  # noqa: BLE001 - told to the client
+        except Exception as error:  # noqa: BLE001 - sent to the client
             _fail(answers, error)
             return
-        sequence.told = sequence.text
+        sequence.sent = sequence.text
         if not values:
             answers.send(flags=triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             return
@@ -268,7 +268,7 @@ class PackageModel:
 
 
 class _Metrics:
-    """Measurements beside Triton's own, on its port for them."""
+    """Measurements in addition to Triton's own, on its port for them."""
 
     def __init__(self, instance: str) -> None:
         labels = {"instance": instance}
@@ -291,7 +291,7 @@ class _Metrics:
 
 
 def _note(sequence: _Sequence, future: Future[list[Event]]) -> None:
-    """Take what was recognized of samples; the request's end tells of errors."""
+    """Take what was recognized of samples; errors are sent when the request ends."""
     if not future.cancelled() and future.exception() is None:
         sequence.take(future.result())
 

@@ -5,6 +5,7 @@
     ivector/, if i-vectors are taken -> ivectors/<system>/extractor.npz
     graph/HCLG.fst, or HCL and G     -> graph/<system>/HCLG.fst
     graph/words.txt, phones.txt, ... -> lang/, unless a lang directory is given
+    rescore/G.carpa, if there        -> rescore/<system>/lm.bin
     all of it, conf/                 -> package/<system>/
 
 Folders of the old layout have the same files at the top, see
@@ -21,7 +22,7 @@ import logging
 import re
 from pathlib import Path
 
-from latflow.decode.options import NetworkScoreOptions
+from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL, STATISTICS
 from latflow.features.options import FrontEndOptions, NoCmvn, OnlineCmvn
@@ -34,17 +35,19 @@ from latflow.gmm.kaldi_ivector import read_ivectors, read_statistics
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiReader, write_matrices
-from latflow.lang.directory import (
-    Lang,
+from latflow.lang.compatibility import (
     check_phone_table,
     check_phones,
     check_word_ids,
-    read_symbols,
 )
+from latflow.lang.const_arpa import read_const_arpa
+from latflow.lang.directory import Lang, read_symbols
+from latflow.lang.lm_trie import LmTrie
 from latflow.lang.prepare import import_lang
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.nnet3_file import Nnet3File, read_nnet3
 from latflow.nnet.nnet3_import import import_nnet3
+from latflow.serving.package_info import RescoringOptions
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.vosk_folder import (
     VoskConf,
@@ -77,7 +80,7 @@ def import_vosk(
         results: folder of an experiment.
         name: of the system.
         lang_dir: the lang directory of its graph; None makes one that has what the
-            folder tells: enough to recognize, without a lexicon.
+            folder says: enough to recognize, without a lexicon.
 
     Raises:
         UserError: a file is missing or garbled; the network has what ours has not; or
@@ -86,9 +89,9 @@ def import_vosk(
     out = Path(results)
     source = find_folder(Path(model_dir))
     conf = read_conf(source)
-    if (source.top / "rescore").is_dir():
+    if (source.top / "rnnlm").is_dir():
         log.warning(
-            "%s: not used, words are those of the first pass", source.top / "rescore"
+            "%s: not used, the words are those without it", source.top / "rnnlm"
         )
     transitions, nnet = read_model(source.model)
     system = out / "nnet" / name
@@ -102,6 +105,8 @@ def import_vosk(
     graph_file = out / "graph" / name / "HCLG.fst"
     graph_file.parent.mkdir(parents=True, exist_ok=True)
     _write_graph(source, graph_file, transitions, lang)
+    second = out / "rescore" / name / "lm.bin"
+    rescoring = _write_second_model(source, second, lang, conf.search)
     scales = system / "scales.json"
     write_json(scales, {"lmwt": _LMWT, "wip": 0.0})
     options = PackageOptions(
@@ -114,6 +119,7 @@ def import_vosk(
         endpoint=conf.endpoint,
         sample_rate=conf.sample_rate,
         scores=NetworkScoreOptions(acoustic_scale=conf.acoustic_scale),
+        rescoring=rescoring,
     )
     write_package(
         PackageFiles(
@@ -123,6 +129,8 @@ def import_vosk(
             scales=scales,
             frames_dir=system,
             ivectors=ivectors,
+            grammar=source.top / "rescore/G.fst",
+            arpa=second if rescoring else None,
         ),
         out_dir=out / "package" / name,
         options=options,
@@ -161,6 +169,24 @@ def _write_graph(
     check_labels(parts[0], transitions, lang, path)
     check_self_loops(parts[0], transitions, path)
     Graph.save_all(parts, target, is_aligned=True)
+
+
+def _write_second_model(
+    source: VoskFolder, target: Path, lang: Lang, search: SearchOptions
+) -> RescoringOptions | None:
+    """Write the language model that lattices are rescored with, if there is one."""
+    path = source.top / "rescore/G.carpa"
+    if not path.parent.is_dir():
+        return None
+    if not (path.is_file() and path.with_suffix(".fst").is_file()):
+        log.warning("%s: not used, G.fst or G.carpa is not there", path.parent)
+        return None
+    model = read_const_arpa(path, {n: word for word, n in lang.word_ids.items()})
+    target.parent.mkdir(parents=True, exist_ok=True)
+    LmTrie.from_model(model, lang.word_ids, file=path).save(target)
+    return RescoringOptions(
+        lm=path.name, beam=search.lattice_beam, acoustic_scale=search.acoustic_scale
+    )
 
 
 def _write_system(
@@ -261,7 +287,7 @@ def _write_lang(
     conf: VoskConf,
     lang_dir: str | Path | None,
 ) -> Lang:
-    """Write the lang directory: the one given, or what the folder tells of it."""
+    """Write the lang directory: the one given, or what the folder says of it."""
     words = read_words(source)
     phones = _phones(source, transitions)
     if lang_dir is None:

@@ -73,21 +73,21 @@ def read_message(text: str) -> VoskConfig | Command:
 
 
 def partial_reply(text: str) -> str:
-    """Return the words so far as Vosk tells them."""
+    """Return the words so far in Vosk's form."""
     return json.dumps({"partial": text}, ensure_ascii=False)
 
 
 def final_reply(
     finals: Sequence[Final], *, words: bool, alternatives: int, offset: float = 0.0
 ) -> str:
-    """Return recognized segments as Vosk tells one.
+    """Return recognized segments as one result of Vosk's.
 
     A message may end several segments, and has one answer: their words are joined.
 
     Args:
-        finals: may be empty, which tells that there was no speech.
-        words: whether times and confidences of words are told.
-        alternatives: how many hypotheses are told; 0 for the best, in the form without
+        finals: empty where there was no speech.
+        words: whether times and confidences of words are sent.
+        alternatives: how many hypotheses are sent; 0 for the best, in the form without
             alternatives.
         offset: added to times, seconds.
     """
@@ -104,13 +104,13 @@ def final_reply(
         _joined([one or s.best for one, s in zip(ones, segments, strict=True)])
         for ones in ranked
     ] or [Hypothesis((), 1.0)]
-    told = []
+    values = []
     for hypothesis in joined[:alternatives]:
         value = {"confidence": float(hypothesis.confidence), "text": hypothesis.text}
         if words and hypothesis.words:
             value["result"] = _word_values(hypothesis, offset, confidences=False)
-        told.append(value)
-    return json.dumps({"alternatives": told}, ensure_ascii=False)
+        values.append(value)
+    return json.dumps({"alternatives": values}, ensure_ascii=False)
 
 
 def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
@@ -124,7 +124,7 @@ def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
 def _word_values(
     hypothesis: Hypothesis, offset: float, *, confidences: bool
 ) -> list[dict[str, Any]]:
-    """Return the words of a hypothesis as Vosk tells them."""
+    """Return the words of a hypothesis in Vosk's form."""
     values: list[dict[str, Any]] = []
     for word in hypothesis.words:
         value: dict[str, Any] = {

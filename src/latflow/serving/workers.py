@@ -37,7 +37,12 @@ from latflow.serving.http import create_app
 from latflow.serving.memory import AddressSpace
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import INFO, Model, PackageInfo, read_info
+from latflow.serving.package import Model
+from latflow.serving.package_info import (
+    INFO,
+    PackageInfo,
+    read_info,
+)
 from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer
@@ -65,7 +70,7 @@ def serve(
     *,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve packages until the process is told to end (SIGTERM, SIGINT).
+    """Serve packages until the process is asked to end (SIGTERM, SIGINT).
 
     Args:
         packages: folders of the packages; the first one is for clients that choose
@@ -206,7 +211,7 @@ def _work(
     on_ready: Callable[[], None],
     door: socket.socket | None = None,
 ) -> None:
-    """Serve in this process until it is told to end; with a scorer, by its door."""
+    """Serve in this process until it is asked to end; with a scorer, by its door."""
     free_at_once()
     device = "cpu" if door else options.device
     models = [
@@ -356,7 +361,7 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell so."""
+        """Listen, and say so."""
         await super().startup(sockets)
         self._on_ready()
 

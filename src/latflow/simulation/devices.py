@@ -52,6 +52,6 @@ def _over_telephone(wave: np.ndarray, rate: int) -> np.ndarray:
     spectrum = np.fft.rfft(wave, n=whole)[: on_line // 2 + 1]
     sent = np.clip(np.fft.irfft(spectrum, n=on_line) * (on_line / whole), -1.0, 1.0)
     code = np.round(np.sign(sent) * np.log1p(_MU * np.abs(sent)) / np.log1p(_MU) * 127)
-    heard = np.sign(code) * np.expm1(np.abs(code) / 127 * np.log1p(_MU)) / _MU
-    arrived = np.fft.rfft(heard)
+    decoded = np.sign(code) * np.expm1(np.abs(code) / 127 * np.log1p(_MU)) / _MU
+    arrived = np.fft.rfft(decoded)
     return np.fft.irfft(arrived, n=whole)[: len(wave)] * (whole / on_line)

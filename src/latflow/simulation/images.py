@@ -148,9 +148,9 @@ def _axes(boxes: Boxes, limits: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     along, source = 2 * n * boxes.size[..., None], boxes.source[..., None]
     offset = torch.cat((along + source, along - source), -1)
     offset = (offset - boxes.microphone[..., None]).abs()
-    is_heard = offset <= reach[..., None]
-    offset, order = offset.masked_fill(~is_heard, torch.inf).sort(-1)
-    most = int(is_heard.sum(-1).max())
+    is_in_reach = offset <= reach[..., None]
+    offset, order = offset.masked_fill(~is_in_reach, torch.inf).sort(-1)
+    most = int(is_in_reach.sum(-1).max())
     offset, order = offset[..., :most], order[..., :most]
     log_reflection = boxes.reflection.log()[:, None, None]
     factors = (reflections[order] * log_reflection).exp().float()
@@ -170,7 +170,7 @@ def _add_on_device(
     while first < len(along_x):
         rest = fine.new_tensor((limit + early) ** 2 - along_x[first])
         y, z = (int(torch.searchsorted(squared[k], rest)) for k in (1, 2))
-        if y == 0 or z == 0:  # nor is any behind it heard
+        if y == 0 or z == 0:  # nor is any after it in reach
             break
         last = first + max(1, _AT_A_TIME // (y * z))
         x = slice(first, last)

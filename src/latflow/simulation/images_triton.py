@@ -35,7 +35,7 @@ def add_impulses(
     """
     number, _, count = squared.shape
     if not count:
-        return  # none is heard
+        return  # none is in reach
     grid = number * count, triton.cdiv(count, _WIDE)
     _add[grid](
         *(fine, limits.to(torch.int32), squared, factors, early),
@@ -76,18 +76,18 @@ def _add(
         high = tl.load(squared + 2 * count + z, mask=z < count, other=float("inf"))
         of_high = tl.load(factors + 2 * count + z, mask=z < count, other=0.0)
         far = flat[:, None] + high[None, :]
-        is_heard = far < bound
-        distance = tl.sqrt_rn(tl.where(is_heard, far, 1.0))
+        is_in_reach = far < bound
+        distance = tl.sqrt_rn(tl.where(is_in_reach, far, 1.0))
         amplitude = tl.div_rn(factor[:, None] * of_high[None, :], distance)
         place = tl.maximum(distance - sooner, 0.0)
         point = place.to(tl.int32)
         behind = (place - point.to(tl.float32)) * amplitude
         tl.atomic_add(
-            fine + point, amplitude - behind, mask=is_heard & (point < limit),
+            fine + point, amplitude - behind, mask=is_in_reach & (point < limit),
             sem="relaxed",
         )  # fmt: skip
         tl.atomic_add(
-            fine + point + 1, behind, mask=is_heard & (point + 1 < limit),
+            fine + point + 1, behind, mask=is_in_reach & (point + 1 < limit),
             sem="relaxed",
         )  # fmt: skip
         first += HIGH

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 from pydantic import Field
 
-from latflow.corpus.options import Speed
+from latflow.corpus.derived_options import Speed
 from latflow.errors import UserError
 from latflow.files import read_json_lines
 from latflow.options import (

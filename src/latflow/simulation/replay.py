@@ -198,7 +198,7 @@ class _Replay:
         is_name = _NAME.fullmatch(name) and name not in self._conversations
         if not is_name or len(self._conversations) != self._next:
             raise UserError(
-                "is no conversation with a name of its own, beside conversations",
+                "is no conversation with a name of its own, next to conversations",
                 remedy="name each by other letters, digits, -, _ and ., and leave "
                 "records of single utterances out",
             )

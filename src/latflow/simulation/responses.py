@@ -92,8 +92,8 @@ class RoomResponses:
             )
         self._cache.put(_walls(room), made.reflection)
         if room.high_t60 is None:
-            heard = (*_walls(room), room.source, None)
-            self._cache.put(heard, made.response)
+            key = (*_walls(room), room.source, None)
+            self._cache.put(key, made.response)
         return made.reflection
 
 

@@ -87,10 +87,12 @@ class Simulator:
             samples = change_speed(samples, self._rate, record.speed)
         if _is_changed(record, samples):
             mixed, _ = self._mixture(record, samples, math.inf, events)
-            heard = self._recorded_as(mixed, record)
+            received = self._recorded_as(mixed, record)
         else:
-            heard = _at_all(samples, record)
-        return heard if record.volume is None else heard * np.float32(record.volume)
+            received = _at_all(samples, record)
+        if record.volume is None:
+            return received
+        return received * np.float32(record.volume)
 
     def conversation(
         self, record: Record, *, events: Counter[str] | None = None
@@ -114,12 +116,12 @@ class Simulator:
         is_speech = np.zeros(record.num_samples, np.bool_)
         for turn in record.turns:
             said = self._said(turn.utterance, record).astype(np.float64)
-            heard = self._in_place(said, record, turn.place, rings_on=True)
+            speech = self._in_place(said, record, turn.place, rings_on=True)
             if said.any():
-                heard *= math.sqrt(_power(said) / _power(heard[..., : len(said)]))
-            heard = heard[..., : record.num_samples - turn.offset]
-            last = turn.offset + heard.shape[-1]
-            mixed[..., turn.offset : last] += heard * 10 ** (turn.level / 20)
+                speech *= math.sqrt(_power(said) / _power(speech[..., : len(said)]))
+            speech = speech[..., : record.num_samples - turn.offset]
+            last = turn.offset + speech.shape[-1]
+            mixed[..., turn.offset : last] += speech * 10 ** (turn.level / 20)
             is_speech[turn.offset : turn.offset + len(said)] = True
         if mixed.any():
             power = _power(mixed[..., is_speech])
@@ -128,7 +130,7 @@ class Simulator:
         return self._recorded_as(mixed, record)
 
     def _recorded_as(self, mixed: np.ndarray, record: Record) -> np.ndarray:
-        """Return what the device makes of all that is heard, float32."""
+        """Return what the device makes of all that it receives, float32."""
         if record.device is not None:
             channels = [
                 through_device(channel, record.device, self._rate)
@@ -170,13 +172,13 @@ class Simulator:
         early: float,
         events: Counter[str] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return all that is heard, and the wanted speech in it; see `split`.
+        """Return what microphones receive, and the wanted speech in it; see `split`.
 
         Returns:
             float64 [L] or [C, L] each, before the device; the first within -1 and 1.
         """
         dry = samples.astype(np.float64)
-        speech = self._heard(dry, record)
+        speech = self._received(dry, record)
         power = _power(dry)
         level = math.sqrt(power / _power(speech))
         speech *= level
@@ -189,11 +191,11 @@ class Simulator:
         elif math.isinf(early) or not (record.room or record.response):
             wanted = speech
         else:
-            wanted = level * self._heard(dry, record, until=early)
+            wanted = level * self._received(dry, record, until=early)
         peak = max(1.0, float(np.abs(mixed).max()))
         return mixed / peak, wanted / peak
 
-    def _heard(
+    def _received(
         self, dry: np.ndarray, record: Record, *, until: float = math.inf
     ) -> np.ndarray:
         """Return the speech of an utterance as it arrives; see `_in_place`."""
@@ -221,7 +223,7 @@ class Simulator:
             record: of the utterance.
             place: of its source.
             until: reflections that arrive later are left out, s from the direct path.
-            rings_on: also return what is heard behind the end of the wave.
+            rings_on: also return what still arrives after the end of the wave.
         """
         last = None if rings_on else len(wave)
         if record.room is not None and place is not None:
@@ -282,8 +284,8 @@ class Simulator:
         end = min(mixed.shape[-1], draw.offset + other.shape[-1])
         first = max(0, draw.offset)
         if first < end:
-            heard = other[..., first - draw.offset : end - draw.offset]
-            mixed[..., first:end] += heard
+            part = other[..., first - draw.offset : end - draw.offset]
+            mixed[..., first:end] += part
 
     def _said(self, utt_id: str, record: Record) -> np.ndarray:
         """Return the samples of an utterance that a record names."""
@@ -306,8 +308,8 @@ class Simulator:
     ) -> None:
         """Add the noises of a record to speech of some power; events as of `apply`."""
         for noise in record.noises:
-            heard = self._noise(noise, record, mixed.shape[-1], events)
-            mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
+            wave = self._noise(noise, record, mixed.shape[-1], events)
+            mixed += wave * math.sqrt(power / _power(wave) / 10 ** (noise.snr / 10))
 
     def _noise(
         self,
@@ -399,18 +401,18 @@ def faded(
         float64 [L] or [C, L].
     """
     edges = np.concatenate(([0.0], times, [np.inf]))
-    heard: np.ndarray | None = None
+    whole: np.ndarray | None = None
     for k, response in enumerate(responses):
         first = math.floor(edges[k])
         last = min(len(wave), math.ceil(edges[k + 2])) if k + 1 < len(times) else None
         samples = np.arange(len(wave))[first:last]
         share = np.interp(samples, times, np.arange(len(times)) == k)
         part = convolved(wave[first:last] * share, response)[..., : len(wave) - first]
-        if heard is None:
-            heard = np.zeros((*part.shape[:-1], len(wave)))
-        heard[..., first : first + part.shape[-1]] += part
-    assert heard is not None
-    return heard
+        if whole is None:
+            whole = np.zeros((*part.shape[:-1], len(wave)))
+        whole[..., first : first + part.shape[-1]] += part
+    assert whole is not None
+    return whole
 
 
 def _power(wave: np.ndarray) -> float:
@@ -425,14 +427,14 @@ def sounding(file: str, rate: int) -> np.ndarray:
         UserError: it cannot be read, or is silent.
     """
     samples = _load(file, rate)
-    (heard,) = np.nonzero(samples)
-    if len(heard) == 0:
+    (nonzero,) = np.nonzero(samples)
+    if len(nonzero) == 0:
         raise UserError(
             "is silent: no noise can be made of it",
             file=file,
             remedy="take it out of the folder, or narrow the pattern",
         )
-    return samples[heard[0] : heard[-1] + 1]
+    return samples[nonzero[0] : nonzero[-1] + 1]
 
 
 def _load(file: str, rate: int) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.criteria.losses import losses_of
 from latflow.errors import UserError
 from latflow.features.source import open_frames
 from latflow.graphs.hclg import load_model as load_transitions
@@ -31,7 +32,6 @@ from latflow.training.distributed import Backend
 from latflow.training.evaluation import evaluate
 from latflow.training.forward import Forward, check_features
 from latflow.training.labels import LabelStore, write_targets
-from latflow.training.losses import losses_of
 from latflow.training.options import TrainingOptions
 
 

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from latflow.align.transcript_graphs import TranscriptGraphs
+from latflow.criteria.batch import Batch
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
 from latflow.parallel import Prefetched
-from latflow.training.batch import Batch
 from latflow.training.chunks import (
     AnyChunker,
     Cause,

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from latflow.criteria.batch import Batch
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.layer import Layer
 from latflow.nnet.network import Network, Output
-from latflow.training.batch import Batch
 from latflow.training.optimizers import FlatGradient
 
 log = logging.getLogger(__name__)

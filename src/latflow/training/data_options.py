@@ -377,3 +377,16 @@ class AttentionDataOptions(CtcDataOptions):
 
     Their order, batches, normalization. All lengths are frames of the features.
     """
+
+
+class SequenceDataOptions(BatchOptions):
+    """Data of sequence training."""
+
+    sequences: UtteranceOptions = UtteranceOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Lattices need whole utterances."""
+    max_sequences: Annotated[int, Field(ge=1, le=1000000)] = 16
+    """Utterances in a batch, of all ranks together."""
+    normalization: Literal["inherited"] = "inherited"
+    """That of the parent, which its weights expect."""
+    shift_frames: Literal[False] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Frames of the output are those that decoding scores, in every pass."""

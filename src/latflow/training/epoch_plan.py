@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latflow.criteria.batch import share_out
 from latflow.page_cache import PageBudget
 from latflow.training.chunks import AnyChunker, Chunks
-from latflow.training.ordering import share_out
 from latflow.training.readers import FrameReader
 
 # Batches that are asked for while one is made: an epoch begins without waiting for half

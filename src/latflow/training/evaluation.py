@@ -15,13 +15,13 @@ from itertools import chain
 import numpy as np
 import torch
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.protocol import Criterion
 from latflow.errors import UserError
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import FRAMES, Means, means
-from latflow.training.criterion import Criterion
 from latflow.training.cuda_graphs import GraphedNetwork
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore

@@ -32,9 +32,13 @@ from latflow.corpus.words import WordForms
 from latflow.errors import Interrupted, UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END
-from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.ngram_counts import (
+    text_sentences,
+    transcript_sentences,
+)
 from latflow.lang.options import LmRunOptions, LstmLmOptions
 from latflow.logs import progress
+from latflow.nnet.draws import mixed_seed
 from latflow.nnet.language_model import (
     OUTSIDE,
     NeuralLm,
@@ -49,7 +53,6 @@ from latflow.training.optimizers import (
     Moment,
     is_exhausted,
     learning_rate,
-    mixed_seed,
     set_learning_rate,
 )
 from latflow.training.options import TrainingOptions

@@ -15,126 +15,32 @@ Source: Povey et al. 2016; Kaldi `nnet3/nnet-chain-training.cc`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from latflow.criteria.denominator import Denominator
-from latflow.criteria.lfmmi import Need, evaluate_lfmmi
-from latflow.criteria.options import LfmmiOptions
+from latflow.criteria.lfmmi import LatticeFree
 from latflow.errors import UserError
 from latflow.graphs.chain import ChainGraphs
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.ledger import Ledger
-from latflow.nnet.described import OutputLoss
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.network import Network, Output
+from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batch import Batch
-from latflow.training.criterion import GraphCriterion, Loss, Pending
 from latflow.training.distributed import Backend
 from latflow.training.job import Job, digest_of_file
 from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import estimate_normalizer, open_features, open_reader
 from latflow.training.supervised import (
-    SupervisedBatch,
     SupervisedSource,
     open_supervisions,
 )
 from latflow.training.task import Task, load_matching, read_network, run_training
 
 log = logging.getLogger(__name__)
-
-
-class LatticeFree(GraphCriterion):
-    """LF-MMI of the first output, cross-entropy of the others.
-
-    Statistics, sums over frames: `objective` (per frame in the log: what Kaldi's logs
-    call the chain objective), `l2`, `out_of_range`, `xent` (cross-entropy of the other
-    outputs, not weighted) and `failed_frames`, of chunks whose supervision has no path
-    or whose scores are NaN; those have no gradient.
-
-    Args:
-        losses: of each output, the first one by LF-MMI.
-        denominator: graph of all phone sequences.
-        options: weights.
-        is_training: false leaves all but the objective out of the loss.
-        threads: sequences worked on at a time.
-    """
-
-    name = "lfmmi"
-    statistics = ("objective", "l2", "out_of_range", "xent", "failed_frames")
-
-    def __init__(
-        self,
-        losses: Mapping[str, OutputLoss],
-        denominator: Denominator,
-        options: LfmmiOptions,
-        *,
-        is_training: bool = True,
-        threads: int = 1,
-    ) -> None:
-        self.main, *self.others = losses
-        self._scales = {name: loss.scale for name, loss in losses.items()}
-        self._denominator, self._options = denominator, options
-        self._is_training = is_training
-        self._need: Need = "gradient"
-        if not is_training:
-            self._need = "numerator" if self.others else "value"
-        super().__init__(threads)
-
-    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
-        """Evaluate the criterion when it is waited for; see `Criterion.begin`."""
-        assert isinstance(batch, SupervisedBatch)
-        supervised = batch
-        return lambda: self._evaluate(outputs, supervised)
-
-    def _evaluate(self, outputs: Mapping[str, Output], batch: SupervisedBatch) -> Loss:
-        """Return the loss of a part."""
-        logits = outputs[self.main].logits
-        counted = batch.counted.tolist()
-        found = evaluate_lfmmi(
-            logits if logits.dtype == torch.float64 else logits.float(),
-            batch.supervisions if batch.packed is None else batch.packed,
-            self._denominator,
-            self._options,
-            lengths=counted,
-            need=self._need,
-            pool=self._pool,
-        )
-        self.note_failures(found.failed, batch)
-        by_sequence = -(found.value if self._is_training else found.objective)
-        xent = found.objective.new_zeros(len(batch))
-        if found.numerator_posteriors is not None:
-            for name in self.others:
-                own = _cross_entropy(outputs[name].logits, found.numerator_posteriors)
-                if self._is_training:
-                    by_sequence = by_sequence + self._weight(name) * own
-                xent = xent + torch.where(found.failed, 0.0, own.detach())
-        statistics = {
-            "objective": found.objective.detach().sum(),
-            "l2": found.l2.detach().sum(),
-            "out_of_range": found.out_of_range.detach().sum(),
-            "xent": xent.sum(),
-            "failed_frames": torch.where(found.failed, found.frames, 0.0).sum(),
-        }
-        total = by_sequence.sum()
-        return Loss(total, batch.num_frames, statistics, by_sequence.detach())
-
-    def _weight(self, name: str) -> float:
-        """Return the factor of an output's cross-entropy."""
-        return self._options.xent * self._scales[name]
-
-
-def _cross_entropy(logits: Tensor, posteriors: Tensor) -> Tensor:
-    """Return cross-entropy with posteriors [B, T, P], by sequence, float64 [B]."""
-    log_probs = functional.log_softmax(logits.float(), -1)
-    return -(log_probs * posteriors).sum((1, 2), dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from latflow.criteria.batch import Batch
 from latflow.errors import UserError, is_out_of_memory
 from latflow.nnet.footprint import Footprint
-from latflow.training.batch import Batch
 from latflow.training.data_options import BatchOptions, ChunkOptions, EvenChunkOptions
 from latflow.training.optimizer_options import OptimizerOptions
 from latflow.training.options import TrainingOptions

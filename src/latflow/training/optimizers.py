@@ -14,7 +14,6 @@ Yao et al. 2024, "Zipformer", section 4.1 (eden).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from torch import Tensor, nn, optim
 from torch.nn import Parameter
 
 from latflow.errors import UserError
-from latflow.nnet.draws import RowDraws
+from latflow.nnet.draws import RowDraws, mixed_seed
 from latflow.nnet.network import Network
 from latflow.nnet.stacks import copy_all_
 from latflow.training.natural_gradient import NaturalGradient
@@ -278,12 +277,6 @@ def _normal(like: Tensor, seed: int) -> Tensor:
     angle = angle.mul_(2.0 * math.pi)
     both = torch.cat((radius * angle.cos(), radius * angle.sin()))
     return both[: len(like)].to(like.dtype)
-
-
-def mixed_seed(*values: int | str) -> int:
-    """Return a seed below 2^63 that follows from values: a seed, a step, a rank."""
-    text = "/".join(map(str, values))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True)

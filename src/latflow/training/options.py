@@ -7,13 +7,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from latflow.align.options import SupervisionOptions
-from latflow.criteria.options import LfmmiOptions
+from latflow.criteria.options import CriterionOptions, LfmmiOptions
+from latflow.criteria.sequence.options import SequenceOptions
 from latflow.decode.options import (
     AttentionDecodeOptions,
     NetworkDecodeOptions,
     TranscriptLatticeOptions,
 )
-from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
+from latflow.graphs.options import (
+    ChainGraphOptions,
+    ChainTreeOptions,
+    CtcGraphOptions,
+    GraphOptions,
+)
 from latflow.nnet.options import Precision
 from latflow.options import (
     SWITCH,
@@ -26,12 +32,14 @@ from latflow.options import (
     PositiveInt,
     ProperFraction,
 )
+from latflow.scoring.options import ComparisonOptions
 from latflow.training.data_options import (
     AttentionDataOptions,
     BatchOptions,
     CtcDataOptions,
     DataOptions,
     LfmmiDataOptions,
+    SequenceDataOptions,
 )
 from latflow.training.optimizer_options import (
     AdamOptions,
@@ -362,6 +370,47 @@ class LfmmiSystemOptions(Options):
     """Use of the network's scores in decoding."""
 
 
+class SequenceTrainingOptions(TrainingOptions):
+    """Training of a network on lattices."""
+
+    epochs: PositiveInt = 2
+    """Passes over the training data (over a part each, where `data` splits epochs)."""
+    learning_rate: PositiveFloat = 0.0001
+    """Learning rate that the schedule starts from: a tenth of that of other trainings,
+    since the network has learnt already."""
+    micro_sequences: PositiveInt | None = 4
+    """Utterances that go through the network at once: while lattices of one such part
+    are made, the network works on the next."""
+
+
+class SequenceSystemOptions(Options):
+    """A trained network goes on with whole utterances.
+
+    By a criterion over lattices that are made on the fly; see docs/sequence-
+    training.md.
+    """
+
+    type: Literal["sequence"] = "sequence"
+    parent: str
+    """Network that the training starts from, of `nnet.systems`; its features,
+    alignments, graph and priors stay."""
+    training_set: str | None = None
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`; null for the parent's."""
+    criterion: CriterionOptions
+    """Criterion that the training maximizes. See docs/criteria.md."""
+    sequence: SequenceOptions = SequenceOptions()
+    """Sequence training: lattices and alignments made on the fly. The graph of what
+    might have been said is `nnet.denominator`."""
+    data: SequenceDataOptions = SequenceDataOptions()
+    """Data of the training: pieces of utterances, their order, batches, normalization.
+    All lengths are frames of the features."""
+    training: SequenceTrainingOptions = SequenceTrainingOptions()
+    """Training of the network; the same for all criteria. See docs/training.md."""
+    decode: NetworkDecodeOptions = NetworkDecodeOptions()
+    """Use of the network's scores in decoding."""
+
+
 class RunOptions(Options):
     """Everything that a training depends on beside its files."""
 
@@ -399,3 +448,17 @@ class LfmmiRunOptions(RunOptions):
     type: Literal["lfmmi"] = "lfmmi"
     data: LfmmiDataOptions = LfmmiDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
     criterion: LfmmiOptions = LfmmiOptions()
+
+
+class SequenceRunOptions(RunOptions):
+    """Everything that a sequence training depends on beside its files."""
+
+    type: Literal["sequence"] = "sequence"
+    criterion: CriterionOptions
+    sequence: SequenceOptions = SequenceOptions()
+    data: SequenceDataOptions = SequenceDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+    training: SequenceTrainingOptions = SequenceTrainingOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+    score: ComparisonOptions = ComparisonOptions()
+    """Comparison of words."""
+    graph: GraphOptions = GraphOptions()
+    """Scales of the transition probabilities in the denominator."""

@@ -222,27 +222,3 @@ def _close_batches(
     for i in range(len(lengths)):
         batch[i] = final[batch[i]]
     return batch
-
-
-def share_out(lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Share the sequences of a global batch out over ranks, balanced by frames.
-
-    The longest sequence left goes to the rank with the fewest frames so far (the lower
-    rank if equal); within a rank the order of the batch is kept.
-
-    Args:
-        lengths: integers [B], frames.
-        size: number of ranks.
-
-    Returns:
-        Positions in the batch of each rank; empty where none is left.
-    """
-    if size == 1:
-        return [np.arange(len(lengths))]
-    owner = np.zeros(len(lengths), np.int64)
-    load = [0] * size
-    for i in np.argsort(-lengths.astype(np.int64), kind="stable"):
-        rank = load.index(min(load))
-        owner[i] = rank
-        load[rank] += int(lengths[i])
-    return [np.flatnonzero(owner == rank) for rank in range(size)]

@@ -23,14 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.consistency import with_second_view
+from latflow.criteria.protocol import Criterion, Loss, Pending
 from latflow.errors import UserError
 from latflow.logs import note_progress
+from latflow.nnet.draws import mixed_seed
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
-from latflow.training.batch import Batch
 from latflow.training.checkpoint import FRAMES
-from latflow.training.consistency import with_second_view
-from latflow.training.criterion import Criterion, Loss, Pending
 from latflow.training.cuda_graphs import GraphedNetwork
 from latflow.training.distributed import Backend
 from latflow.training.memory import enough_for_pass
@@ -39,7 +40,6 @@ from latflow.training.optimizers import (
     FlatGradient,
     limit_change,
     limit_norms,
-    mixed_seed,
     set_learning_rate,
 )
 from latflow.training.options import TrainingOptions

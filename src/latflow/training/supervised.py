@@ -20,20 +20,19 @@ chunk is a whole utterance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from latflow.align.flat_start import FlatStartSupervisions
 from latflow.align.supervision_store import NORMALIZATION, Supervisions
+from latflow.criteria.batch import SupervisedBatch
 from latflow.criteria.packed_graphs import PackedGraphs
-from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
-from latflow.training.batch import Batch, part_of
 from latflow.training.batches import BatchSource, Targets
 from latflow.training.chunks import Cause, Chunks, Labelled, none_usable
 from latflow.training.data_options import LfmmiDataOptions
@@ -51,55 +50,6 @@ def open_supervisions(folder: Path) -> AnySupervisions:
     """
     is_flat_start = not (folder / NORMALIZATION).is_file()
     return (FlatStartSupervisions if is_flat_start else Supervisions).load(folder)
-
-
-@dataclass(frozen=True)
-class SupervisedBatch(Batch):
-    """A part of a global batch, with supervision.
-
-    `counted` is the number of frames of the output that each chunk counts: its first
-    ones.
-
-    Attributes:
-        supervisions: a graph of `counted` frames for each chunk.
-        context: frames before and behind that the features hold.
-        packed: the supervisions as kernels of a GPU take them, in page-locked memory
-            or on the device; None elsewhere.
-    """
-
-    supervisions: tuple[Graph, ...] = ()
-    context: tuple[int, int] = (0, 0)
-    packed: PackedGraphs | None = None
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Return the batch on a device, with its supervisions; see `Batch.to`."""
-        moved = super().to(device, non_blocking=non_blocking)
-        if self.packed is None:
-            return moved
-        packed = self.packed.to(device, non_blocking=non_blocking)
-        return replace(moved, packed=packed)
-
-    def select(self, rows: Sequence[int]) -> Self:
-        """Return some of the chunks, filled up to the longest among them."""
-        index = torch.as_tensor(list(rows))
-        counted = self.counted[index]
-        lengths = self.lengths[index]
-        if self.has_context:
-            lengths = torch.full_like(lengths, int(counted.max()) * self.subsampling)
-        width = int(lengths.max()) + sum(self.context)
-        return replace(
-            self,
-            utterances=tuple(self.utterances[i] for i in rows),
-            features=part_of(self.features, index.to(self.features.device), width),
-            lengths=lengths,
-            first_frame=self.first_frame[index],
-            indices=self.indices[index],
-            counted=counted,
-            keys=None if self.keys is None else self.keys[index],
-            table=None,
-            supervisions=tuple(self.supervisions[i] for i in rows),
-            packed=None if self.packed is None else self.packed.select(index),
-        )
 
 
 class EvenChunker:

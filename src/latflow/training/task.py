@@ -30,7 +30,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from latflow.criteria.consistency import Consistent, regularized_outputs
 from latflow.criteria.options import Scales
+from latflow.criteria.protocol import Criterion
 from latflow.errors import UserError
 from latflow.features.source import Frames
 from latflow.files import atomic_directory
@@ -43,9 +45,7 @@ from latflow.options import adapter
 from latflow.provenance import git_state, versions
 from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import CheckpointStore
-from latflow.training.consistency import Consistent, regularized_outputs
 from latflow.training.continuing import continue_last, keep_finished
-from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.ensemble import train_ensemble
 from latflow.training.job import Job, job_values

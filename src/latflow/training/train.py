@@ -20,6 +20,7 @@ from pydantic import Field
 
 from latflow.align.ctc import CtcGraphs
 from latflow.align.units import UnitGraphs
+from latflow.criteria.losses import losses_of
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
@@ -41,7 +42,6 @@ from latflow.training.frame_targets import (
 )
 from latflow.training.job import Job, digest_of_file
 from latflow.training.labels import LabelStore, load_targets, write_targets
-from latflow.training.losses import losses_of
 from latflow.training.options import (
     AttentionRunOptions,
     CeRunOptions,

@@ -18,7 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
+from latflow.criteria.batch import Batch
 from latflow.criteria.options import Scales
+from latflow.criteria.protocol import Criterion
 from latflow.errors import Interrupted
 from latflow.gpu_load import GpuLoad
 from latflow.logs import progress as progress_bar
@@ -26,7 +28,6 @@ from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
 from latflow.nnet.precision import dtype_of
 from latflow.nnet.pretraining import Pretraining
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import (
     FRAMES,
@@ -37,7 +38,6 @@ from latflow.training.checkpoint import (
     TrainingState,
     means,
 )
-from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.epoch_choice import EpochChoice
 from latflow.training.evaluation import evaluate

@@ -14,18 +14,13 @@ from typing import Any, TextIO
 
 import yaml
 
-from latflow.align.export import audio_of, recording_names
-from latflow.align.options import ExportOptions
-from latflow.align.timing import AlignedSet
 from latflow.corpus.options import CorpusOptions
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions
-from latflow.files import reading
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow.doctor import examine_corpus
 from latflow.workflow.findings import Finding
-from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.settings import workflow_folder
 from latflow.workflow.sizes import gmm_systems
 from latflow.workflow.survey import Survey
@@ -164,57 +159,6 @@ def align_recipe(
         if package.adapts:
             exported["adapt"] = {}
     return {**recipe, "export_alignments": exported}
-
-
-@dataclass(frozen=True)
-class MadeAlignments:
-    """What a run of `latflow align` has left in its folder."""
-
-    aligned: AlignedSet
-    """The alignments."""
-    package: Path
-    """The package that aligned, adapted if it was; or that of the corpus's systems."""
-    names: Mapping[str, str]
-    """Names of the TextGrids, without suffix, by id of the recording."""
-
-    @classmethod
-    def of(cls, out: Path) -> MadeAlignments:
-        """Find them.
-
-        Args:
-            out: the folder.
-
-        Raises:
-            UserError: it is none of such a run, or the run has not ended.
-        """
-        path, results = out / RECIPE_NAME, out / f"results/{EXPERIMENT}"
-        remedy = "name the folder that latflow align has written to"
-        with reading(path, "not the recipe of an alignment", remedy):
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
-            recipe = Recipe.from_config(config)
-            export = recipe.options.export_alignments
-        system = ALIGNER if export.package is None else PACKAGED
-        made = results / f"align/{system}/train"
-        if not (made / "ali.ark").is_file():
-            raise UserError("nothing is aligned here", file=out, remedy=remedy)
-        if export.package is None:
-            package = results / f"package/{ALIGNER}"
-            lang, model = results / "lang", results / f"gmm/{ALIGNER}"
-        else:
-            is_adapted = export.adapt is not None
-            package = results / "adapted/train" if is_adapted else Path(export.package)
-            lang, model = made / "lang", package / "model"
-        cuts = results / "corpus/train/cuts.jsonl.gz"
-        aligned = AlignedSet(
-            alignments=made / "ali.ark",
-            statistics=made / "statistics.json",
-            cuts=cuts,
-            lang_dir=lang,
-            model_dir=model,
-            first_middle=recipe.first_middle(system),
-        )
-        options = export.part(ExportOptions)
-        return cls(aligned, package, recording_names(audio_of(cuts), options))
 
 
 def run_recipe(

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from latflow.corpus import grammar
+from latflow.corpus.derived_options import PausedSetOptions
 from latflow.corpus.options import (
     DevSource,
     HoldOutSource,
     LhotseSource,
-    PausedSetOptions,
     SyntheticSource,
 )
 from latflow.errors import UserError

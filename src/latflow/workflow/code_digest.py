@@ -95,6 +95,7 @@ class Sources:
         self._files = {_module_name(path, root): path for path in sorted(paths)}
         self._split = cache(self._split_anew)
         self._uses = cache(self._uses_anew)
+        self._imports = cache(self._imports_anew)
         self._data_files = cache(self._data_files_anew)
 
     def digest(self, *names: str) -> str:
@@ -124,7 +125,9 @@ class Sources:
                 continue
             seen.add(name)
             pending += self._uses(name)
-            pending += self._runs_at_import(self._split(name)[0], loaded)
+            module = self._split(name)[0]
+            if module not in loaded:
+                pending += self._runs_at_import(module, loaded)
         return frozenset(seen)
 
     def _uses_anew(self, name: str) -> list[str]:
@@ -181,10 +184,14 @@ class Sources:
             if module in loaded or not module:
                 continue
             loaded.add(module)
-            definitions = self._modules[module]
-            pending += [self._split(d.target)[0] for d in definitions.values()]
-            if AT_IMPORT in definitions:
+            pending += self._imports(module)
+            if AT_IMPORT in self._modules[module]:
                 yield f"{module}.{AT_IMPORT}"
+
+    def _imports_anew(self, module: str) -> set[str]:
+        """Return the modules that a module imports from."""
+        definitions = self._modules[module].values()
+        return {self._split(d.target)[0] for d in definitions if d.target}
 
     def _data_files_anew(self, folder: Path) -> list[tuple[str, bytes]]:
         """Return names and contents of the files in a folder that are no code."""

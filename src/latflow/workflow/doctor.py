@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.errors import UserError
-from latflow.features.front_end import mel_edges
 from latflow.features.options import (
     FrontEndOptions,
     GmmFeatures,
@@ -314,6 +313,8 @@ def _filters(
     surveys: list[Survey], features: GmmFeatures, streams: Mapping[str, Stream]
 ) -> Iterator[Finding]:
     """Find mel filters that do not fit the sample rates of the recordings."""
+    from latflow.features.front_end import mel_edges  # and Numba: half a second
+
     rates = {rate for survey in surveys for rate in survey.sample_rates}
     named = {"features": features}
     named |= {f"nnet.features.{name}": stream for name, stream in streams.items()}

@@ -32,7 +32,6 @@ from latflow.options import (
     read_options,
 )
 from latflow.scoring.options import ScoreOptions
-from latflow.sequence.options import SequenceSystemOptions
 from latflow.simulation.options import CorpusSectionOptions
 from latflow.training.data_options import Hdf5Options
 from latflow.training.options import (
@@ -40,6 +39,7 @@ from latflow.training.options import (
     CeSystemOptions,
     CtcSystemOptions,
     LfmmiSystemOptions,
+    SequenceSystemOptions,
 )
 
 NetworkSystemOptions = Annotated[

@@ -2,10 +2,11 @@
 
 Importing torch, Lhotse and Numba takes 1 to 4 s of a core, longer than most jobs of a
 small corpus compute. A run of Snakemake on this machine has a server, and a job of one
-thread is a fork of it: the process that Snakemake has started hands its job over and
-waits. The server imports the module of a stage when the first job calls it. Without a
-server (on a cluster's nodes, in conda environments, on macOS), and with several threads
-or a GPU, the process does the job itself.
+thread, or whose threads are workers of its own, is a fork of it: the process that
+Snakemake has started hands its job over and waits. The server imports the module of a
+stage when the first job calls it. Without a server (on a cluster's nodes, in conda
+environments, on macOS), with several threads of libraries or with a GPU, the process
+does the job itself.
 
 A job sees what it would see otherwise: environment, working folder, standard streams,
 the signals that are sent to the waiting process, which ends with the job's status. It
@@ -15,6 +16,7 @@ is killed when that process is, and the server ends with the run.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,17 @@ _ADDRESS = "LATFLOW_FORK_SERVER"
 _NUMBER = struct.Struct("!q")  # bytes of a job; process and status of a fork
 _TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+# Stages with workers (`latflow.parallel`); libraries below these need one thread.
+WITH_WORKERS = frozenset(
+    {
+        "latflow.lang.vocabulary.prepare_corpus",
+        "latflow.serving.aligning.align_package",
+        "latflow.align.boundaries.refine_boundaries",
+    }
+)
+_MANY = 4  # jobs of a stage before kernels are loaded for further ones
+_calls: Counter[str] = Counter()  # jobs by stage, in the server
+_loaded: set[str] = set()  # modules whose kernels are loaded, likewise
 _LOOK = 1.0  # seconds from one look to the next whether the run is still there
 _HANDOVER = 10.0  # seconds that a process may take to hand its job over
 
@@ -65,7 +79,8 @@ def run(task: Any) -> None:
         UserError: see `latflow.workflow.jobs.run`.
     """
     address = os.environ.get(_ADDRESS)
-    if address and task.threads == 1 and not task.resources.get("gpu"):
+    is_alone = task.threads == 1 or _stage_name(task) in WITH_WORKERS
+    if address and is_alone and not task.resources.get("gpu"):
         job = _Job(
             task,
             python=sys.executable,
@@ -108,8 +123,13 @@ def _do(task: Any) -> None:
 
 def _function(task: Any) -> Callable[..., object]:
     """Import a job's stage function."""
-    module, _, name = task.params["stage"].split()[0].rpartition(".")
+    module, _, name = _stage_name(task).rpartition(".")
     return getattr(importlib.import_module(module), name)
+
+
+def _stage_name(task: Any) -> str:
+    """Return the dotted name of a job's stage function."""
+    return task.params["stage"].split()[0]
 
 
 def _hand_over(address: str, job: _Job) -> tuple[socket.socket, int] | None:
@@ -222,15 +242,20 @@ def _receive(connection: socket.socket) -> tuple[_Job, list[int]] | None:
 def _import(job: _Job) -> None:
     """Import a stage, and what it would first load when it runs.
 
-    That is the runner, pandas, and the kernels of Numba that are compiled.
+    That is the runner, pandas, and, when a stage is called again and again, the
+    kernels of Numba that are compiled: of hundreds, which take seconds, a job needs
+    some.
     """
-    before = set(sys.modules)
     _function(job.task)
     for module in ("latflow.workflow.jobs", "pandas"):
         importlib.import_module(module)
-    if "numba" in sys.modules:
+    name = _stage_name(job.task)
+    _calls[name] += 1
+    if _calls[name] == _MANY and "numba" in sys.modules:
         kernels = importlib.import_module("latflow.kernels")
-        kernels.load_kernels(sys.modules.keys() - before)
+        kernels.load_kernels(sys.modules.keys() - _loaded)
+        _loaded.update(sys.modules)
+    gc.freeze()  # in forks collecting garbage would copy all that is shared
 
 
 def _work(connection: socket.socket, job: _Job) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,9 +13,8 @@ from latflow.corpus.download import missing_resource
 from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.lang.arpa import read_arpa
-from latflow.lang.grammar import check_arpa
-from latflow.lang.lexicon import Lexicon, read_lexicon
-from latflow.lang.ngram import text_sentences
+from latflow.lang.lexicon import Lexicon
+from latflow.lang.ngram_counts import text_sentences
 from latflow.lang.options import (
     ArpaLm,
     LangOptions,
@@ -27,6 +27,7 @@ from latflow.lang.options import (
 )
 from latflow.lang.phones import PhoneInventory
 from latflow.lang.silence import SILENCE_FILE
+from latflow.lang.speaker_dictionaries import SpeakerDictionaries, read_dictionaries
 from latflow.lang.special_words import special_names
 from latflow.workflow.experiment import Experiment
 
@@ -156,6 +157,8 @@ class LanguageModel:
         if self.is_neural or self.file is None:
             return
         if isinstance(self.written, ArpaLm):
+            from latflow.lang.grammar import check_arpa  # and Numba: half a second
+
             if not Path(self.file).is_file():
                 raise missing_resource(self.file)
             check_arpa(self.file, words)
@@ -210,12 +213,24 @@ class Language:
         )
 
     @property
-    def silence_probabilities(self) -> list[str]:
-        """Kaldi's `silprob.txt`, if one lies beside the configured lexicon."""
-        if self.options.lexicon is None:
+    def dictionaries(self) -> list[str]:
+        """Dictionaries that the configured lexicon names for speakers."""
+        lexicon = self.options.lexicon
+        if lexicon is None or not Path(lexicon).is_file():
             return []
-        path = Path(self.options.lexicon).with_name(SILENCE_FILE)
-        return [str(path)] if path.is_file() else []
+        found = SpeakerDictionaries.find(lexicon).files
+        return [str(file) for file in found if str(file) != lexicon]
+
+    @property
+    def beside_lexicon(self) -> list[str]:
+        """Files that are read with the configured lexicon.
+
+        They are its dictionaries, and Kaldi's `silprob.txt` beside each.
+        """
+        files = [self.options.lexicon or "", *self.dictionaries]
+        beside = {str(Path(file).with_name(SILENCE_FILE)) for file in files if file}
+        found = filter(os.path.isfile, sorted(beside))
+        return [*self.dictionaries, *found]
 
     @property
     def generates_pronunciations(self) -> bool:
@@ -320,9 +335,7 @@ def check_lexicon(path: str | Path, lang: LangOptions) -> Lexicon:
     """
     if not Path(path).is_file():
         raise missing_resource(path)
-    lexicon = read_lexicon(
-        path, has_probabilities=lang.has_probabilities, strip_stress=lang.strip_stress
-    )
+    lexicon = read_dictionaries(path, lang)
     PhoneInventory.of_lexicon(lexicon, lang)
     return lexicon
 

@@ -26,6 +26,7 @@ def check_products(recipe: Systems, language: Language) -> None:
     _check_report(recipe)
     _check_suspects(recipe)
     _check_without_dev(recipe)
+    _check_dictionaries(recipe, language)
 
 
 def _check_systems(recipe: Systems, language: Language) -> None:
@@ -206,3 +207,16 @@ def _check_without_dev(recipe: Systems) -> None:
                 f"configuration {key}: needs a dev set, and there is none",
                 remedy="leave corpus.dev out, which holds one out of train",
             )
+
+
+def _check_dictionaries(recipe: Systems, language: Language) -> None:
+    """Refuse to recognize speech where speakers have dictionaries of their own.
+
+    The search knows no speaker, whose words it could keep apart.
+    """
+    if recipe.has_dev and len(language.dictionaries) > 1:
+        raise UserError(
+            "configuration lang.lexicon: dictionaries of speakers are for alignment",
+            file=language.options.lexicon,
+            remedy="set corpus.dev to {type: none}, or name one dictionary",
+        )

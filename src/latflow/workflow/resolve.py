@@ -16,8 +16,7 @@ from latflow.criteria.options import TeacherOptions
 from latflow.decode.options import RescoreOptions
 from latflow.errors import UserError
 from latflow.options import check_choice
-from latflow.sequence.options import SequenceSystemOptions
-from latflow.training.options import LfmmiSystemOptions
+from latflow.training.options import LfmmiSystemOptions, SequenceSystemOptions
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.frame_networks import FrameNetwork
 from latflow.workflow.frames import (

@@ -9,7 +9,7 @@ from latflow.criteria.options import MweOptions, PathOptions, TeacherOptions
 from latflow.errors import UserError
 from latflow.graphs.options import GraphOptions
 from latflow.scoring.options import ComparisonOptions
-from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.options import SequenceSystemOptions
 from latflow.workflow.networks import BaseNetwork, Network
 from latflow.workflow.systems import GmmSystem, System, unless_set
 

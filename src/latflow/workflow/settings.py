@@ -235,7 +235,9 @@ def read_settings(settings: Sequence[str], option: str = "--config") -> dict[str
     Raises:
         UserError: one is of another form.
     """
-    from snakemake.cli import parse_config
+    if not settings:
+        return {}
+    from snakemake.cli import parse_config  # a second
 
     try:
         return parse_config(list(settings))

@@ -104,6 +104,7 @@ class Survey:
         self.oov_utterances: dict[str, list[str]] = {}
         self.words: set[str] = set()
         self.speakers: set[str] = set()
+        self.heard: set[str] = set()
         self.ids: set[str] = set()
         self.sample_rates: Counter[int] = Counter()
         self.too_short: list[str] = []
@@ -113,6 +114,11 @@ class Survey:
     def vocabulary(self) -> Collection[str]:
         """Words of the lexicon; none where there is none."""
         return self._dictionary.phones.keys() if self._dictionary else ()
+
+    @property
+    def dictionaries(self) -> Mapping[str, str]:
+        """Dictionaries of speakers who have one of their own."""
+        return self._dictionary.lexicon.speakers if self._dictionary else {}
 
     def add(
         self,
@@ -164,6 +170,15 @@ class Survey:
                 f"{self.split}: {self.num_too_short} utterances are shorter than their "
                 f"shortest pronunciation: {some(self.too_short)}",
                 "check transcripts and segment times; training skips these",
+            )
+        absent = sorted(self.dictionaries.keys() - self.heard)
+        if absent and self.split == "train" and self._dictionary is not None:
+            yield Finding(
+                "warning",
+                self._dictionary.file,
+                f"speakers with a dictionary who are not in {self.split} "
+                f"({len(absent)}): {some(absent)}",
+                "speakers are " + (some(sorted(self.heard)) or "not named"),
             )
         if self.oov:
             tokens = self.oov.total()
@@ -250,6 +265,7 @@ def _rehearse(
                 known = tails.get(recording.id, after)
                 tails[recording.id] = min(known, after)
         speaker = supervision.speaker if source.speaker == "given" else None
+        survey.heard.add(supervision.speaker or "")
         words = (supervision.text or "").split()
         survey.add(supervision.id, speaker, words, duration=duration, sample_rate=rate)
 
@@ -257,6 +273,7 @@ def _rehearse(
         source,
         observe,
         vocabulary=survey.vocabulary,
+        speakers=survey.dictionaries,
         max_skipped_fraction=max_skipped_fraction,
     )
     for fault in rehearsal.faults.values():
@@ -319,14 +336,17 @@ def _read_sequences(source: Hdf5Source, survey: Survey) -> None:
 def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
     """Read the transcripts of a CutSet."""
     faults: dict[tuple[str, str], list[str]] = {}
-    forms = WordForms(survey.vocabulary, source.text_rules)
+    forms = WordForms(survey.vocabulary, source.text_rules, survey.dictionaries)
     allow_commands = source.allow_commands
     found = supervisions_of(source.path, allow_commands=allow_commands)
     for cut, one, fault in found:
         if fault is not None:
             faults.setdefault((fault.reason, fault.remedy), []).append(cut.id)
         speaker, text = (one.speaker, one.text) if one else (None, None)
-        survey.add(cut.id, speaker, forms.words(text or ""), duration=cut.duration)
+        survey.heard.add(speaker or "")
+        survey.add(
+            cut.id, speaker, forms.words(text or "", speaker), duration=cut.duration
+        )
     for (reason, remedy), names in faults.items():
         what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
         yield Finding("error", source.path, what, remedy)

@@ -9,9 +9,8 @@ from latflow.corpus.options import CombinedSource, DevSource
 from latflow.errors import UserError
 from latflow.features.options import LhotseStreamOptions, Stream
 from latflow.options import check_choice
-from latflow.sequence.options import SequenceDataOptions
 from latflow.simulation.options import MaskTarget
-from latflow.training.data_options import DataOptions
+from latflow.training.data_options import DataOptions, SequenceDataOptions
 from latflow.workflow.frames import (
     ExtractedFrames,
     Frames,

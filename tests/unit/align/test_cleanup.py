@@ -8,9 +8,9 @@ from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 from latflow.align.agreement import agreeing_segments, compare
 from latflow.align.cleanup import clean_corpus
 from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.corpus.derived_options import CleanedSetOptions
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
-from latflow.corpus.options import CleanedSetOptions
 from latflow.errors import UserError
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
@@ -93,6 +93,20 @@ def test_an_unsure_end_is_cut_off_up_to_a_silence():
     assert kept("four one two three four", "one one _ two three four") == [
         (1.1, 3.1, "two three four")
     ]
+
+
+def test_silence_to_split_in_is_an_option():
+    said, heard = "one two three one four", "one two three _ one two"
+    whole = [(0.0, 2.45, "one two three one <UNK>")]
+    assert kept(said, heard, min_split_silence=0.5) == whole
+    assert kept(said, heard, min_split_silence=0.4) != whole
+
+
+def test_silence_at_the_ends_is_shortened():
+    (segment,) = kept("one two three", "one two three _ _")
+    assert segment == (0.0, 2.0, "one two three")
+    shortened = kept("one two three", "one two three _ _", max_edge_silence=0.1)
+    assert shortened == [(0.2, 1.6, "one two three")]
 
 
 def test_long_silence_divides():

@@ -232,6 +232,32 @@ def test_tables_become_utterances(tmp_path, kind):
     assert "audio file does not exist" in skipped["gone"]
 
 
+def test_columns_of_a_table_are_options(tmp_path):
+    (tmp_path / "clips").mkdir()
+    for name in ("a.wav", "b.wav"):
+        speak(tmp_path / "clips" / name)
+    (tmp_path / "t.csv").write_text(
+        "path,wave,text,words,speaker,who\nb.wav,a.wav,no,yes,s1,s2\n"
+    )
+    table = {"path": str(tmp_path / "t.csv"), "audio": str(tmp_path / "clips")}
+    columns = {"path_column": "wave", "text_column": "words", "speaker_column": "who"}
+    usual = prepared(TableSource(**table), tmp_path / "usual")[1]
+    chosen = prepared(TableSource(**table, **columns), tmp_path / "chosen")[1]
+    assert (usual, chosen) == ({"b": ("s1", "no")}, {"a": ("s2", "yes")})
+
+
+def test_ends_of_transcripts_are_an_option_in_order(tmp_path):
+    folder = tmp_path / "c" / "s1"
+    folder.mkdir(parents=True)
+    speak(folder / "a.wav")
+    (folder / "a.lab").write_text("yes")
+    (folder / "a.txt").write_text("no")
+    for suffixes, text in ((("lab", "txt"), "yes"), (("txt", "lab"), "no")):
+        source = FolderSource(path=str(tmp_path / "c"), transcript_suffixes=suffixes)
+        _, spoken, _ = prepared(source, tmp_path / suffixes[0])
+        assert [words for _, words in spoken.values()] == [text]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

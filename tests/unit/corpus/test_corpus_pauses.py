@@ -5,6 +5,7 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.derived_options import PausedSetOptions
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import (
     load_samples,
@@ -12,7 +13,7 @@ from latflow.corpus.manifests import (
     read_recordings,
     read_supervisions,
 )
-from latflow.corpus.options import CorpusOptions, PausedSetOptions
+from latflow.corpus.options import CorpusOptions
 from latflow.corpus.pauses import join_with_pauses, noise_like
 from latflow.errors import UserError
 from latflow.ledger import read_ledger

@@ -7,9 +7,9 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
-from latflow.corpus.options import PerturbationOptions
 from latflow.corpus.perturb import perturb_corpus
 from latflow.errors import UserError
 from latflow.features.extract import extract_features

@@ -19,6 +19,7 @@ from lhotse import (
 
 from latflow.corpus.assemble import SEVERAL_CHANNELS
 from latflow.corpus.combine import source_of
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.hold_out import hold_out
 from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.kaldi_dir import import_kaldi_dir
@@ -27,7 +28,6 @@ from latflow.corpus.options import (
     CorpusOptions,
     GivenSource,
     HoldOutSource,
-    PerturbationOptions,
 )
 from latflow.corpus.perturb import perturb_corpus
 from latflow.corpus.prepare import prepare_corpus

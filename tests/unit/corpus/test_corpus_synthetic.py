@@ -1,6 +1,7 @@
 """The demo corpus: deterministic, disjoint, as noisy as asked."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.synthetic import (
     FEMALE,
     VOICES,
+    _job,
     _speak,
     side_of,
     write_synthetic_language,
@@ -170,3 +172,11 @@ def test_job_writes_silence_around_the_speech(tmp_path):
     assert (len(samples), rate) == (length, 8000)
     assert np.abs(samples).max() == pytest.approx(10 ** (-6 / 20), abs=1e-3)
     assert np.abs(samples[:3600]).max() < 0.01
+
+
+def test_silence_around_the_speech_is_drawn_within_its_limits():
+    source = SyntheticSource(silence_s=(0.7, 0.8))
+    _, job = _job(source, "train", 0, Path("audio"), 1)
+    drawn = [u[side] for u in job["utterances"] for side in ("lead_s", "tail_s")]
+    assert drawn
+    assert all(0.7 <= seconds <= 0.8 for seconds in drawn)

@@ -181,7 +181,7 @@ def test_vocabularies_are_lexica_or_symbol_tables(tmp_path):
     (tmp_path / "lexicon.txt").write_text("one W AH N\ntwo T UW\n")
     (tmp_path / "words.txt").write_bytes(b"<eps> 0\r\none 1\r\ntwo 2\r\n#0 3\r\n")
     for name in ("lexicon.txt", "words.txt"):
-        assert read_vocabulary(tmp_path / name) == {"one", "two"}
+        assert read_vocabulary(tmp_path / name) == ({"one", "two"}, {})
 
 
 def test_ids_with_blanks_are_changed_and_no_two_are_the_same():

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.losses import CrossEntropy
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
-from latflow.training.batch import Batch
-from latflow.training.losses import CrossEntropy
 
 
 def batch_of(targets: dict[str, torch.Tensor], weight=None) -> Batch:

@@ -111,6 +111,26 @@ def test_lattices_transforms_and_what_was_done_are_written(root, options, tmp_pa
     assert plain.keys() < summary.keys()
 
 
+@pytest.mark.parametrize(
+    "adapt",
+    [
+        {"first_beam": 0.01},
+        {"first_max_active": 2},
+        {"first_lattice_beam": 0.01},
+        {"second_lattice_beam": 0.01},
+    ],
+)
+def test_both_searches_have_beams_of_their_own(root, options, tmp_path, adapt):
+    """Narrower ones change what the transforms are estimated from."""
+    options = options.replace(min_active=0)
+    run(root, tmp_path / "usual", options)
+    run(root, tmp_path / "narrow", changed(options, **adapt))
+    usual, narrow = (
+        (tmp_path / name / "trans.ark").read_bytes() for name in ("usual", "narrow")
+    )
+    assert usual != narrow
+
+
 def test_transforms_are_about_those_of_training(root, options, tmp_path):
     run(root, tmp_path / "out", options)
     found = dict(read_matrices(tmp_path / "out/trans.ark"))

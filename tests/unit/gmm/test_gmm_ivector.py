@@ -1,6 +1,7 @@
 """I-vectors against dense Gaussians: posteriors, EM, online extraction."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -340,3 +341,16 @@ def test_faulty_models_and_frames_are_refused(store, tmp_path):
         UserError, match="has 4 features, the i-vector extractor wants 3"
     ):
         append_ivectors(store.folder, tmp_path / "other.npz", tmp_path / "out")
+
+
+def test_the_extractor_learns_from_as_many_utterances_as_allowed(store, tmp_path):
+    options = OPTIONS.replace(
+        dim=2, num_gaussians=4, context=0, feature_dim=4, num_iterations=1
+    )
+    found = []
+    for most in (len(store), 2):
+        out = tmp_path / str(most)
+        changed = options.replace(max_utterances=most)
+        train_ivectors(store.folder, out, options=changed, seed=1)
+        found.append(json.loads((out / "info.json").read_text())["auxiliary"])
+    assert found[0] != found[1]

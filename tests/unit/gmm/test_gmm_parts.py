@@ -155,3 +155,8 @@ def test_systems_of_the_default_and_the_nearest_key():
     assert list(GmmOptions().systems) == ["mono", "tri1"]
     with pytest.raises(UserError, match="did you mean retry_beam"):
         read_options(GmmOptions, {"align": {"retrybeam": 3}}, "gmm")
+
+
+def test_the_first_alignment_has_a_beam_of_its_own():
+    options = MonoOptions(initial_beam=3.0, beam=9.0)
+    assert [options.search(iteration).beam for iteration in (1, 2)] == [3.0, 9.0]

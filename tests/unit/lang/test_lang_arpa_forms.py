@@ -13,7 +13,7 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import perplexity, read_arpa
 from latflow.lang.grammar import check_arpa, grammar_graph, write_grammar
-from latflow.lang.ngram import text_sentences
+from latflow.lang.ngram_counts import text_sentences
 
 MODEL = """\\data\\
 ngram 1=5

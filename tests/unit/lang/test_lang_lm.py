@@ -14,7 +14,8 @@ from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import check_grammar
-from latflow.lang.ngram import encode, estimate
+from latflow.lang.ngram import estimate
+from latflow.lang.ngram_counts import encode
 from latflow.lang.options import LangOptions, LmOptions
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
 from latflow.options import read_options

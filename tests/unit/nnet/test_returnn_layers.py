@@ -233,3 +233,26 @@ def test_products_are_taken():
     product = {"class": "combine", "kind": "mul", "from": ["a", "b"]}
     layers = layers_of({"a": given, "b": given, "last": product})
     assert layers["last"]["class"] == "multiply"
+
+
+def test_networks_may_be_deep():
+    layer = {"class": "linear", "n_out": 2}
+    chain = {f"l{i}": {**layer, "from": f"l{i - 1}"} for i in range(1, 2000)}
+    last = {"class": "softmax", "loss": "ce", "from": "l1999"}
+    found = convert_network({"output": last, **chain, "l0": {**layer, "from": "data"}})
+    assert list(found.layers) == [*(f"l{i}" for i in range(2000)), "output"]
+    assert not found.is_refused
+
+
+def test_layers_that_read_each_other_are_refused():
+    layers = {
+        "a": {"class": "linear", "n_out": 2, "from": ["c", "data"]},
+        "b": {"class": "linear", "n_out": 2, "from": "a"},
+        "c": {"class": "linear", "n_out": 2, "from": "b"},
+        "output": {"class": "softmax", "loss": "ce", "from": "c"},
+    }
+    rows = convert_network(layers).rows
+    refused = [row for row in rows if row.fate == "refused"]
+    assert [(row.key, row.text) for row in refused] == [
+        ("c", "reads what it makes, in a loop")
+    ]

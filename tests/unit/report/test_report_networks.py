@@ -9,13 +9,13 @@ from fixtures.made_up_networks import CONFIG, DEV_ERRORS, DRIFT, write_networks
 from fixtures.made_up_results import made_up_recipe, write_experiment
 
 from latflow.criteria.options import CriterionOptions
+from latflow.criteria.sequence.journal import STATISTICS
 from latflow.report import sequence, sequence_curves
 from latflow.report.build import make_report
 from latflow.report.inputs import Results, read_log
 from latflow.report.page import Figure, Heading, Note, Table
 from latflow.report.sequence import sequence_section, totals
 from latflow.report.training import networks_section
-from latflow.sequence.journal import STATISTICS
 from latflow.workflow.recipe import Recipe
 
 

@@ -9,12 +9,12 @@ from latflow.align.aligner import Aligner, AlignmentFailure
 from latflow.align.corpus import AlignmentArchive
 from latflow.align.graphs import TrainingGraphs, Transcripts, compile_transcripts
 from latflow.align.options import AlignOptions
+from latflow.criteria.sequence.generation import AlignmentSource
+from latflow.criteria.sequence.journal import Drift, UtteranceResult
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
-from latflow.sequence.generation import AlignmentSource
-from latflow.sequence.journal import Drift, UtteranceResult
 
 
 def aligner_of(system, **options):

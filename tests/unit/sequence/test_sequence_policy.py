@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from latflow.criteria.sequence.options import LatticeSearchOptions
+from latflow.criteria.sequence.policy import BeamPolicy, FailureBound
 from latflow.errors import UserError
-from latflow.sequence.options import LatticeSearchOptions
-from latflow.sequence.policy import BeamPolicy, FailureBound
 
 
 def policy_of(lattice_beam, **depth):
@@ -39,6 +39,13 @@ def test_beam_keeps_its_limits_and_its_step():
         policy.update(1e9)
         assert policy.lattice_beam >= before / 1.25 - 0.125
     assert policy.lattice_beam == 2.0
+
+
+def test_the_least_lattice_beam_is_an_option():
+    policy = policy_of(8.0, target=10.0, min_lattice_beam=5.5, rate=1.0)
+    for _ in range(20):
+        policy.update(1e9)
+    assert policy.lattice_beam == 5.5
 
 
 def test_a_fixed_beam_stays():

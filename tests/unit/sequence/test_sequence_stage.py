@@ -16,8 +16,8 @@ from latflow.features.frames import FrameStore
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
 from latflow.nnet.model_dir import load_model
 from latflow.options import read_options
-from latflow.sequence.options import SequenceRunOptions
-from latflow.sequence.train import SequenceJob, train_sequence
+from latflow.training.options import SequenceRunOptions
+from latflow.training.sequence import SequenceJob, train_sequence
 
 
 @pytest.fixture(scope="module")

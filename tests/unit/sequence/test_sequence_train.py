@@ -10,9 +10,9 @@ import pytest
 import torch
 from fixtures.sequence_task import train_as_rank
 
+from latflow.criteria.sequence import generation
 from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import load_model
-from latflow.sequence import generation
 from latflow.training.distributed import Backend
 from latflow.training.launch import launch, write_job
 
@@ -97,15 +97,15 @@ def test_ranks_that_average_parameters_learn_and_agree_on_beams(system, by_two_r
 
 def test_a_stopped_training_ends_with_the_same_bits(system, tmp_path, monkeypatch):
     whole, _ = train(system, tmp_path / "whole", sequence=FOLLOWING)
-    work, calls = generation.Generator.work, []
+    evaluate, calls = generation.Generator.evaluate, []
 
     def stopping(self, *args, **named):
         calls.append(0)
         if len(calls) == 20:
             os.kill(os.getpid(), signal.SIGTERM)
-        return work(self, *args, **named)
+        return evaluate(self, *args, **named)
 
-    monkeypatch.setattr(generation.Generator, "work", stopping)
+    monkeypatch.setattr(generation.Generator, "evaluate", stopping)
     with pytest.raises(Interrupted):
         train(system, tmp_path / "parts", sequence=FOLLOWING, threads=3)
     monkeypatch.undo()

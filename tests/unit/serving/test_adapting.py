@@ -19,7 +19,11 @@ from latflow.gmm.options import AlignAdaptedOptions, MapOptions
 from latflow.lang.options import LangOptions
 from latflow.serving.adapting import adapt_package
 from latflow.serving.aligning import AlignmentTask, align_package
-from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.package import Model
+from latflow.serving.package_info import (
+    INFO,
+    read_info,
+)
 
 LIMITS = {"threads": 1, "max_skipped_fraction": 0.0}
 

@@ -4,8 +4,9 @@ import dataclasses
 import json
 import shutil
 
+import numpy as np
 import pytest
-from fixtures.serving_package import MFCC, RATE
+from fixtures.serving_package import LEXICON, MFCC, RATE
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentArchive, LogLikes
@@ -25,6 +26,7 @@ from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
+from latflow.lang.vocabulary import prepare_corpus as prepare_spelled
 from latflow.parts import SetJob
 from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.options import TritonOptions
@@ -248,3 +250,52 @@ def test_words_without_pronunciation_are_named(corpus, digits, package, capsys):
     digits = dataclasses.replace(digits, texts={name: text})
     assert align_one(digits, package, corpus, corpus / "a.TextGrid", "--short") == 0
     assert "since the lexicon lacks them: FLABBERGAST" in capsys.readouterr().err
+
+
+def test_speakers_are_aligned_by_their_dictionaries(corpus, digits):
+    """As if each dictionary were alone; the package has no other phones."""
+    package = digits.package(corpus / "package", system="mono")
+    first, *_ = list(digits.audio)
+    shutil.rmtree(corpus / "audio")
+    for speaker in ("ann", "bob"):
+        (corpus / "audio" / speaker).mkdir(parents=True)
+        shutil.copy(digits.audio[first], corpus / f"audio/{speaker}/{speaker}.wav")
+        (corpus / f"audio/{speaker}/{speaker}.txt").write_text(digits.texts[first])
+    lines = [line.split(maxsplit=1) for line in LEXICON.splitlines()[:-1]]
+    shuffled = [phones for _, phones in (*lines[1:], lines[0])]
+    (corpus / "usual.txt").write_text(LEXICON)
+    (corpus / "other.txt").write_text(
+        "".join(f"{w} {p}\n" for (w, _), p in zip(lines, shuffled, strict=True))
+    )
+    (corpus / "both.yaml").write_text("default: usual.txt\nbob: other.txt\n")
+    found = {}
+    for name in ("usual.txt", "other.txt", "both.yaml"):
+        prepare_spelled(
+            FolderSource(path=str(corpus / "audio")),
+            *("train", corpus / "corpus"),
+            **{"seed": 1, "threads": 1, "max_skipped_fraction": 0.0},
+            vocabulary=corpus / name,
+        )
+        align(package, digits, corpus, corpus / name)
+        archive = AlignmentArchive(corpus / "ali/ali.ark")
+        found[name] = {one: archive.get(f"{one}-{one}") for one in ("ann", "bob")}
+    usual, other, both = found.values()
+    assert (usual["ann"] != other["ann"]).any()
+    np.testing.assert_array_equal(both["ann"], usual["ann"])
+    np.testing.assert_array_equal(both["bob"], other["bob"])
+    aligned = AlignedSet(
+        alignments=corpus / "ali/ali.ark",
+        statistics=corpus / "ali/statistics.json",
+        cuts=corpus / "corpus/cuts.jsonl.gz",
+        lang_dir=corpus / "ali/lang",
+        model_dir=package / "model",
+    )
+    formats = ("textgrid", "csv", "ctm", "json", "mfa_json")
+    export_alignments(
+        aligned, out_dir=corpus / "out", options=ExportOptions(formats=formats)
+    )
+    words = read_tiers(corpus / "out/textgrid/bob-bob.TextGrid")[0]
+    assert [i.text for i in words.intervals] == digits.texts[first].split()
+    written = [p for p in (corpus / "out").rglob("*") if p.is_file()]
+    assert len(written) >= 2 * 3 + 3
+    assert not any("⧼" in p.read_text() for p in written)

@@ -28,7 +28,11 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.mfa_import import import_mfa
-from latflow.serving.package import GmmPackage, Model, read_info
+from latflow.serving.package import (
+    GmmPackage,
+    Model,
+)
+from latflow.serving.package_info import read_info
 
 META = {
     "phones": list(SPEECH),

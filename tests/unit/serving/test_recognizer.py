@@ -10,7 +10,7 @@ import latflow
 from latflow.align.boundary_model import CONTEXT, BoundaryModel
 from latflow.cli.main import main
 from latflow.errors import UserError
-from latflow.serving.package import read_info
+from latflow.serving.package_info import read_info
 from latflow.serving.packaging import add_boundaries
 
 

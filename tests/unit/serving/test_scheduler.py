@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -280,3 +281,19 @@ def test_ended_sessions_leave_nothing_behind(model):
         model.sessions.clear()
         gc.collect()
         assert len(alive) <= 2  # those that the threads' last frames may hold
+
+
+def test_the_network_has_as_many_threads_as_asked_for():
+    before, seen = torch.get_num_threads(), []
+
+    def look(chunks):
+        seen.append(torch.get_num_threads())
+        return score(chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Session", Summing)
+        model = SimpleNamespace(acoustics=SimpleNamespace(score=look), sessions=[])
+        with scheduler(model, network_threads=before + 1) as running:
+            running.open(None).accept(np.arange(20, 40)).result()
+    torch.set_num_threads(before)
+    assert set(seen) == {before + 1}

@@ -257,6 +257,16 @@ def test_the_served_model_may_be_asked_for(server):
         assert answer(talk, chunks(1)) == {"partial": "1"}
 
 
+def test_the_largest_message_is_an_option():
+    running = running_server(counting_model(), max_message=1000)
+    with running as server, connect(server.url) as talk:
+        talk.send(b"\0" * 1002)
+        assert json.loads(talk.recv(PATIENCE))["error"].endswith(
+            "at most 1000 are allowed"
+        )
+        assert end_of(talk)[0] == 1009
+
+
 def test_a_message_far_too_large_ends_the_connection(server):
     with connect(server.url) as talk, pytest.raises(ConnectionClosed):
         talk.send(b"\0" * (5 << 20))

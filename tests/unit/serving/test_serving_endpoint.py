@@ -80,3 +80,10 @@ def test_bounds(length, silence, cost, rule):
         EndpointOptions(), length=length, trailing_silence=silence, relative_cost=cost
     )
     assert found == rule
+
+
+def test_the_fourth_rule_is_an_option():
+    of_segment = {"length": 3.0, "trailing_silence": 1.5, "relative_cost": INF}
+    assert fired_rule(EndpointOptions(), **of_segment) == 0
+    sooner = EndpointOptions(rule4={"min_trailing_silence": 1.5})
+    assert fired_rule(sooner, **of_segment) == 4

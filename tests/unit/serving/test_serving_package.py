@@ -34,7 +34,11 @@ from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.parts import SetJob
 from latflow.serving.acoustics import Chunk
-from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.package import Model
+from latflow.serving.package_info import (
+    INFO,
+    read_info,
+)
 from latflow.serving.session import Session
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
+from threading import Event
 
 import httpx
 import numpy as np
@@ -28,6 +30,7 @@ from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Partial
 from latflow.serving.session import Session
+from latflow.serving.session_search import SessionSearches
 
 
 def without(graph, word):
@@ -331,3 +334,52 @@ def test_what_cannot_be_added_is_refused_in_a_line(lacking):
         with_words(model, "new N UW", words_like=("old=ONE",))
     with pytest.raises(UserError, match="'new' is not a word and its phones"):
         read_entry("new")
+
+
+def test_a_session_waits_for_no_other_search(monkeypatch):
+    slow = LanguageOptions(phrase_list=("slow",))
+    quick = LanguageOptions(phrase_list=("quick",))
+    entered, go_on, made = Event(), Event(), []
+
+    def search(_, options):
+        made.append(options)
+        if options == slow:
+            entered.set()
+            assert go_on.wait(60)
+        return options
+
+    monkeypatch.setattr(SessionSearches, "_search", search)
+    searches = SessionSearches(*[None] * 5)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(searches.find, slow)
+        assert entered.wait(60)
+        second = pool.submit(searches.find, slow)
+        assert searches.find(quick) == quick
+        assert not first.done()
+        assert not second.done()
+        go_on.set()
+        assert first.result() == second.result() == slow
+    assert made == [slow, quick]
+
+
+def test_a_search_that_failed_is_tried_again(monkeypatch):
+    results = [UserError("no memory"), "a search"]
+
+    def search(*_):
+        result = results.pop(0)
+        if isinstance(result, UserError):
+            raise result
+        return result
+
+    monkeypatch.setattr(SessionSearches, "_search", search)
+    searches = SessionSearches(*[None] * 5)
+    with pytest.raises(UserError, match="no memory"):
+        searches.find(LanguageOptions())
+    assert searches.find(LanguageOptions()) == "a search"
+
+
+@pytest.mark.parametrize("name", ["phrase_boost", "prompt_boost", "word_boost"])
+@pytest.mark.parametrize("boost", [1001, -1001, float("inf"), float("nan")])
+def test_boosts_are_bounded(name, boost):
+    with pytest.raises(ValueError, match=name):
+        LanguageOptions(**{name: boost})

@@ -7,11 +7,11 @@ import pytest
 import torch
 from fixtures.training_task import make_trainer, training_options, write_task
 
+from latflow.criteria.consistency import Consistent, divergence, with_second_view
+from latflow.criteria.losses import losses_of
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
-from latflow.training.consistency import Consistent, divergence, with_second_view
-from latflow.training.losses import losses_of
 from latflow.training.task import _criterion_of
 
 LAYERS = {

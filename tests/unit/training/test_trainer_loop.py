@@ -7,12 +7,12 @@ import pytest
 import torch
 from fixtures.training_task import make_trainer, training_options, write_task
 
+from latflow.criteria.losses import CrossEntropy
+from latflow.criteria.protocol import Loss
 from latflow.errors import Interrupted, UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import Position
-from latflow.training.criterion import Loss
-from latflow.training.losses import CrossEntropy
 from latflow.training.readers import StoreReader
 from latflow.training.train import pretraining_of
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from fixtures.training_task import make_trainer, training_options, write_task
 
+from latflow.criteria.losses import losses_of
 from latflow.errors import UserError
-from latflow.training.losses import losses_of
 from latflow.training.optimizers import (
     OPTIMIZERS,
     FlatGradient,
@@ -164,6 +164,41 @@ def test_each_optimizer_lowers_a_parabola(kind):
         (x**2).sum().backward()
         optimizer.step()
     assert float((x.detach() ** 2).sum()) < 13.0 * 0.9
+
+
+def descent(optimizer, x):
+    """Where x is after three steps down a parabola."""
+    for factor in (1.0, 0.1, 1.0):
+        optimizer.zero_grad()
+        (factor * x**2).sum().backward()
+        optimizer.step()
+    return x.detach()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (torch.optim.Adadelta, {"rho": 0.5}),
+        (torch.optim.Adagrad, {"lr_decay": 0.3}),
+        (torch.optim.Adam, {"amsgrad": True, "betas": (0.5, 0.5)}),
+        (torch.optim.NAdam, {"momentum_decay": 0.5}),
+        (torch.optim.RMSprop, {"centered": True}),
+    ],
+)
+def test_options_of_optimizers_are_those_of_torch(kind, given):
+    def start():
+        return torch.nn.Parameter(torch.tensor([3.0, -2.0]))
+
+    def ours(**options):
+        x = start()
+        section = {"type": kind.__name__.lower(), **options}
+        chosen = training_options(optimizer=section).optimizer
+        return descent(make_optimizer(torch.nn.ParameterList([x]), chosen, 0.1), x)
+
+    x = start()
+    expected = descent(kind([x], lr=0.1, **given), x)
+    torch.testing.assert_close(ours(**given), expected)
+    assert not torch.equal(ours(), expected)
 
 
 def test_a_feature_that_is_no_number_is_told_by_its_utterance(tmp_path):

@@ -9,6 +9,7 @@ from fixtures.adapted_system import ARPA, LEXICON, write_frames
 from fixtures.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree, compile_ctc
+from latflow.criteria.ctc import CtcLoss
 from latflow.decode.align import align_network
 from latflow.decode.lattices import decode_lattices
 from latflow.decode.options import (
@@ -31,7 +32,6 @@ from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.parts import SetJob
 from latflow.training.forward import Forward
-from latflow.training.losses import CtcLoss
 from latflow.training.options import CeRunOptions, CtcRunOptions, RunOptions
 from latflow.training.train import NetworkJob, train_network
 

@@ -10,6 +10,7 @@ import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.corpus.json_lines import ManifestWriter
+from latflow.criteria.batch import Batch
 from latflow.errors import UserError
 from latflow.features.extract import extract_features, on_device
 from latflow.features.frames import FrameStore
@@ -17,7 +18,6 @@ from latflow.features.live import LiveFrames, _Wanted, prepare_live_features
 from latflow.features.normalization import compute_cmvn
 from latflow.features.options import StreamOptions
 from latflow.options import read_options
-from latflow.training.batch import Batch
 from latflow.training.batches import Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.readers import estimate_normalizer

@@ -13,7 +13,7 @@ from fixtures.training_task import training_options
 
 from latflow.align.supervision_store import Supervisions
 from latflow.criteria.denominator import Denominator
-from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.lfmmi import LatticeFree, evaluate_lfmmi
 from latflow.criteria.options import LfmmiOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
@@ -25,7 +25,7 @@ from latflow.nnet.network import Output
 from latflow.options import read_options
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.data_options import LfmmiDataOptions
-from latflow.training.lfmmi import LatticeFree, LfmmiJob, train_lfmmi
+from latflow.training.lfmmi import LfmmiJob, train_lfmmi
 from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import EvenChunker, SupervisedSource

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.losses import CrossEntropy, Joint, SquaredError
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import PerturbationDraws
@@ -14,7 +16,6 @@ from latflow.ledger import Ledger
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource, Targets
 from latflow.training.data_options import (
     ChunkOptions,
@@ -24,7 +25,6 @@ from latflow.training.data_options import (
 )
 from latflow.training.frame_targets import StoredTargets, is_counted
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.losses import CrossEntropy, Joint, SquaredError
 from latflow.training.readers import StoreReader
 
 LENGTHS = {"u0": 17, "u1": 8, "u2": 23}

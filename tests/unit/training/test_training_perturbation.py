@@ -8,9 +8,10 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.derived_options import PerturbationOptions
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.corpus.options import PerturbationOptions
 from latflow.corpus.perturb import perturb_corpus
+from latflow.criteria.batch import Batch
 from latflow.errors import UserError
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore, FrameWriter
@@ -18,7 +19,6 @@ from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, PerturbationDraws, StreamOptions
 from latflow.features.perturb import Perturbation
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batch import Batch
 from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter

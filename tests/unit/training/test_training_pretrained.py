@@ -11,6 +11,7 @@ from fixtures.training_task import training_options
 
 from latflow.align.supervision_store import Supervisions
 from latflow.criteria.denominator import Denominator
+from latflow.criteria.lfmmi import LatticeFree
 from latflow.criteria.options import LfmmiOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
@@ -20,7 +21,7 @@ from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
 from latflow.options import read_options
 from latflow.training.data_options import LfmmiDataOptions
-from latflow.training.lfmmi import LatticeFree, LfmmiJob, train_lfmmi
+from latflow.training.lfmmi import LfmmiJob, train_lfmmi
 from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import SupervisedSource

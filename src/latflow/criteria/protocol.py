@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from latflow.criteria.batch import Batch
 from latflow.device_copies import HostCopy
 from latflow.nnet.network import Output
-from latflow.training.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Criterion(ABC):
         """
 
     def stepped(self, totals: Mapping[str, float]) -> None:  # noqa: B027 - optional
-        """Hear the sums of a step over all parts and ranks, the same on each rank.
+        """Receive the sums of a step over all parts and ranks, the same on each rank.
 
-        They are sums over the steps since ranks met where parameters are averaged.
+        Where parameters are averaged, sums of all steps since the last average.
 
         Args:
             totals: `frames`, `loss` and the criterion's statistics.

@@ -26,6 +26,13 @@ from latflow.align.corpus import AlignmentArchive
 from latflow.align.graphs import TrainingGraphs, Transcripts
 from latflow.criteria.arc_scores import frames_in_lattice
 from latflow.criteria.criterion import LatticeCriterion, Utterance
+from latflow.criteria.sequence.journal import Drift, UtteranceResult
+from latflow.criteria.sequence.options import (
+    AlignmentOptions,
+    DevSearchOptions,
+    LatticeSearchOptions,
+    SequenceOptions,
+)
 from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.errors import UserError
@@ -36,13 +43,6 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.oracle import oracle
-from latflow.sequence.journal import Drift, UtteranceResult
-from latflow.sequence.options import (
-    AlignmentOptions,
-    DevSearchOptions,
-    LatticeSearchOptions,
-    SequenceOptions,
-)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class AlignmentSource:
         fall_back: an utterance that cannot be aligned takes its static alignment, if
             it has one.
         subsampling: frames of the features for one of the network's output. Static
-            alignments may have either rate; of the features' every so manieth frame
-            is taken, as cross-entropy training takes it.
+            alignments may have either rate; of one at the features' rate every s-th
+            frame is taken, as cross-entropy training takes it.
 
     Raises:
         ValueError: there are neither static alignments nor an aligner with graphs.
@@ -114,7 +114,7 @@ class AlignmentSource:
         Args:
             result: of the utterance; gets retries, fall-backs and failures, and
                 the drift where there are two alignments.
-            words: word ids of what was said, int32[N].
+            words: word ids of the transcript, int32[N].
             log_likes: [T, P], unscaled.
 
         Raises:
@@ -125,13 +125,13 @@ class AlignmentSource:
             if static is None:
                 result.skip("no static alignment")
             return static
-        found = self._fresh_alignment(self._aligner, words, log_likes)
-        if isinstance(found, AlignmentFailure):
-            return self._without_alignment(result, found, static)
-        if found.beam != self._aligner.beams[0]:
+        attempt = self._fresh_alignment(self._aligner, words, log_likes)
+        if isinstance(attempt, AlignmentFailure):
+            return self._without_alignment(result, attempt, static)
+        if attempt.beam != self._aligner.beams[0]:
             result.add("retried", 1.0)
-            result.note("aligned with the retry beam", "retried", found.beam)
-        fresh = found.transition_ids
+            result.note("aligned with the retry beam", "retried", attempt.beam)
+        fresh = attempt.transition_ids
         if static is not None:
             result.drift = self._drift.compare(static, fresh)
             result.add("aligned_frames", float(len(fresh)))
@@ -273,7 +273,7 @@ class Generator:
         self._transcripts = transcripts
         self._oracle_every = oracle_every
 
-    def work(
+    def evaluate(
         self,
         utterance: str,
         log_likes: np.ndarray,
@@ -316,11 +316,12 @@ class Generator:
         with result.timed("seconds_criterion"):
             given = Utterance(log_likes, lattice, alignment, words, teacher)
             try:
-                found = self.criterion.evaluate(given, gradient)
+                evaluation = self.criterion.evaluate(given, gradient)
             except UserError as error:
                 raise error.at(utterance=utterance) from error
-            result.objective, result.num_frames = found.objective, found.num_frames
-            result.sums.update(found.statistics)
+            result.objective = evaluation.objective
+            result.num_frames = evaluation.num_frames
+            result.sums.update(evaluation.statistics)
             result.alignment = alignment
             self._measure(result, lattice, alignment, words)
         result.add("lattice_beam", lattice_beam * len(log_likes))

@@ -6,8 +6,8 @@ the fewer paths lie within the beam, until a lattice holds one path and teaches 
 utterances fail too often.
 
 Both decide from sums over all ranks, so that all ranks decide alike and any number of
-ranks trains the same; where ranks train alone (`parameter_averaging`), whenever they
-meet.
+ranks trains the same; where ranks train alone (`parameter_averaging`), whenever their
+parameters are averaged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from latflow.criteria.sequence.options import LatticeSearchOptions
 from latflow.errors import UserError
-from latflow.sequence.options import LatticeSearchOptions
 
 _STEP = 0.125  # lattice beams are multiples of this: a decoder is made for each
 _MAX_CHANGE = 1.25  # of the beam from step to step, as a factor
@@ -56,7 +56,7 @@ class BeamPolicy:
         return max(_STEP, round(self._beam / _STEP) * _STEP)
 
     def update(self, depth: float) -> None:
-        """Take the mean depth of the lattices of a step, or of those since ranks met.
+        """Take the mean depth of the lattices of a step, or since the last average.
 
         Args:
             depth: arcs a frame, over all ranks; 0 or NaN changes nothing.

@@ -29,23 +29,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from latflow.criteria.batch import Batch
 from latflow.criteria.criterion import with_gradient
+from latflow.criteria.protocol import Criterion, Loss, Pending
+from latflow.criteria.sequence.generation import Generator
+from latflow.criteria.sequence.journal import STATISTICS, Journal, UtteranceResult
+from latflow.criteria.sequence.options import SequenceOptions
+from latflow.criteria.sequence.policy import BeamPolicy, FailureBound
 from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
 from latflow.nnet.network import Output
-from latflow.sequence.generation import Generator
-from latflow.sequence.journal import STATISTICS, Journal, UtteranceResult
-from latflow.sequence.options import SequenceOptions
-from latflow.sequence.policy import BeamPolicy, FailureBound
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, Loss, Pending
 
 _NOT_COUNTED = -1
 
@@ -94,7 +94,7 @@ class SequenceCriterion(Criterion):
         if len(set(self.statistics)) < len(self.statistics):
             raise UserError(
                 f"criterion {self.name} has statistics of names that are taken",
-                remedy="rename them; see latflow.sequence.journal.STATISTICS",
+                remedy="rename them; see latflow.criteria.sequence.journal.STATISTICS",
             )
         self.max_pending = options.max_pending
         self.journal = Journal(generator.model)
@@ -127,18 +127,19 @@ class SequenceCriterion(Criterion):
         if self._priors is not None:
             self._priors = self._priors.to(log_probs.device)
             log_likes = log_probs - self._priors.to(log_probs.dtype)
-        exchange = _Exchange(log_likes.detach(), self._teacher_scores(batch))
-        if log_likes.device.type == "cpu":
+        teacher = self._teacher_scores(batch)
+        part = _Part(logits, log_probs, log_likes, teacher, batch.weight)
+        if part.device.type == "cpu":
             self._quiet.hold()
         # The longest first: a thread that begins it last would be waited for.
-        futures: list[Future[UtteranceResult] | None] = [None] * len(batch)
-        for b in sorted(range(len(batch)), key=lambda b: (-lengths[b], b)):
-            futures[b] = self._pool.submit(
-                *(self._work, batch.utterances[b], exchange, b, lengths[b]),
+        futures = {
+            b: self._pool.submit(
+                *(self._evaluate, batch.utterances[b], part, b, lengths[b]),
                 self.lattice_beam,
             )
-        tensors = _Tensors(logits, log_probs, log_likes, batch.weight)
-        return partial(self._finish, tensors, exchange, [f for f in futures if f])
+            for b in sorted(range(len(batch)), key=lambda b: -lengths[b])
+        }
+        return partial(self._finish, part, [futures[b] for b in range(len(batch))])
 
     def _teacher_scores(self, batch: Batch) -> Tensor | None:
         """Return the log-likelihoods of the teacher, [B, T, P]."""
@@ -169,31 +170,21 @@ class SequenceCriterion(Criterion):
             )
         return logits, lengths.tolist()
 
-    def _work(
-        self,
-        utterance: str,
-        exchange: _Exchange,
-        b: int,
-        length: int,
-        lattice_beam: float,
+    def _evaluate(
+        self, utterance: str, part: _Part, b: int, length: int, lattice_beam: float
     ) -> UtteranceResult:
-        """Do all that is to be done for an utterance; runs in a thread."""
-        exchange.gradient[b] = 0.0
-        teacher = exchange.teacher
-        return self._generator.work(
+        """Evaluate the criterion of an utterance; runs in a thread."""
+        part.gradient[b] = 0.0
+        teacher = part.teacher_copy
+        return self._generator.evaluate(
             utterance,
-            exchange.log_likes.wait()[b, :length],
-            exchange.gradient[b, :length],
+            part.log_likes_copy.wait()[b, :length],
+            part.gradient[b, :length],
             lattice_beam=lattice_beam,
             teacher=None if teacher is None else teacher.wait()[b, :length],
         )
 
-    def _finish(
-        self,
-        tensors: _Tensors,
-        exchange: _Exchange,
-        futures: Sequence[Future[UtteranceResult]],
-    ) -> Loss:
+    def _finish(self, part: _Part, futures: Sequence[Future[UtteranceResult]]) -> Loss:
         """Wait for the utterances of a part and make its loss."""
         began = time.perf_counter()
         try:
@@ -201,7 +192,7 @@ class SequenceCriterion(Criterion):
         finally:
             for future in futures:
                 future.cancel()  # after an error the rest is not needed
-            if exchange.device.type == "cpu":
+            if part.device.type == "cpu":
                 self._quiet.release()
         waited = time.perf_counter() - began
         sums = dict.fromkeys(self.statistics, 0.0)
@@ -211,25 +202,24 @@ class SequenceCriterion(Criterion):
             for name, value in result.sums.items():
                 sums[name] += value
             self.journal.enter(result)
-        by_sequence, ce = self._losses(tensors, exchange, results)
+        by_sequence, ce = self._losses(part, results)
         num_frames = sum(result.num_frames for result in results)
         statistics = {**sums, "ce": ce}
         return Loss(by_sequence.sum(), num_frames, statistics, by_sequence.detach())
 
     def _losses(
-        self, tensors: _Tensors, exchange: _Exchange, results: Sequence[UtteranceResult]
+        self, part: _Part, results: Sequence[UtteranceResult]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of each sequence, float64 [B], and cross-entropy."""
-        device = tensors.logits.device
         values = np.array([-result.objective for result in results], np.float64)
         loss = with_gradient(
-            tensors.log_likes,
-            sent(values, device),
-            exchange.gradient_on_device().neg_(),
+            part.log_likes,
+            sent(values, part.device),
+            part.gradient_on_device().neg_(),
         )
-        labels = sent(self._labels(results, tensors.logits.shape[1]), device)
+        labels = sent(self._labels(results, part.logits.shape[1]), part.device)
         nats = functional.nll_loss(
-            tensors.log_probs.flatten(0, 1),
+            part.log_probs.flatten(0, 1),
             labels.flatten(),
             ignore_index=_NOT_COUNTED,
             reduction="none",
@@ -239,10 +229,10 @@ class SequenceCriterion(Criterion):
             loss = loss + self._ce_weight * nats
         if self._l2:
             counted = (labels != _NOT_COUNTED).unsqueeze(-1)
-            squares = (tensors.logits.square() * counted).sum((1, 2)).double()
+            squares = (part.logits.square() * counted).sum((1, 2)).double()
             loss = loss + 0.5 * self._l2 * squares
-        if tensors.weight is not None:
-            loss = loss * tensors.weight.to(loss)
+        if part.weight is not None:
+            loss = loss * part.weight.to(loss)
         return loss, nats.detach().sum()
 
     def _labels(
@@ -290,40 +280,35 @@ class SequenceCriterion(Criterion):
         self._quiet.restore()
 
 
-class _Tensors(NamedTuple):
-    """Tensors that the loss of a part is differentiated through.
+class _Part:
+    """A part of a batch: tensors of its loss, and what threads read and write.
 
-    Attributes:
+    Args:
         logits: [B, T, P], before the softmax.
         log_probs: [B, T, P], after it.
         log_likes: [B, T, P], less priors.
+        teacher: log-likelihoods of a teacher, [B, T, P]; None without one.
         weight: [B], of the utterances; None = 1.
-    """
-
-    logits: Tensor
-    log_probs: Tensor
-    log_likes: Tensor
-    weight: Tensor | None
-
-
-class _Exchange:
-    """Numbers of a part that its threads read, and a matrix for the gradient.
-
-    Args:
-        log_likes: [B, T, P], detached.
-        teacher: log-likelihoods of a teacher, likewise; None without one.
 
     Attributes:
-        device: of `log_likes`.
-        log_likes: on their way to the threads.
-        teacher: likewise.
-        gradient: of the same shape and type, not filled.
+        device: of all tensors.
+        log_likes_copy: the log-likelihoods on their way to the threads.
+        teacher_copy: those of the teacher, likewise.
+        gradient: [B, T, P] for the threads, not filled.
     """
 
-    def __init__(self, log_likes: Tensor, teacher: Tensor | None) -> None:
-        self.device = log_likes.device
-        self.log_likes = HostCopy(log_likes)
-        self.teacher = None if teacher is None else HostCopy(teacher)
+    def __init__(
+        self,
+        logits: Tensor,
+        log_probs: Tensor,
+        log_likes: Tensor,
+        teacher: Tensor | None,
+        weight: Tensor | None,
+    ) -> None:
+        self.logits, self.log_probs, self.log_likes = logits, log_probs, log_likes
+        self.weight, self.device = weight, log_likes.device
+        self.log_likes_copy = HostCopy(log_likes.detach())
+        self.teacher_copy = None if teacher is None else HostCopy(teacher)
         self._gradient = pinned(log_likes.shape, log_likes.dtype, self.device)
         self.gradient: np.ndarray = self._gradient.numpy()
 

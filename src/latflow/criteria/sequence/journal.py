@@ -1,6 +1,6 @@
 """Numbers and events of sequence training: of an utterance, a step, a whole training.
 
-Sums over frames go with each step to the log (`latflow.training.criterion.Loss`); this
+Sums over frames go with each step to the log (`latflow.criteria.protocol.Loss`); this
 module holds their names, and what does not fit a step: the drift of alignments by
 phone, and the ledger of failures.
 """

@@ -7,19 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from latflow.align.options import AlignOptions
-from latflow.criteria.options import CriterionOptions
-from latflow.decode.options import BeamOptions, NetworkDecodeOptions
-from latflow.graphs.options import GraphOptions
+from latflow.decode.options import BeamOptions
 from latflow.options import (
     Fraction,
     NonNegativeInt,
     Options,
     PositiveFloat,
-    PositiveInt,
 )
-from latflow.scoring.options import ComparisonOptions
-from latflow.training.data_options import BatchOptions, UtteranceOptions
-from latflow.training.options import RunOptions, TrainingOptions
 
 
 class DepthOptions(Options):
@@ -106,71 +100,3 @@ class SequenceOptions(Options):
     """Parts of a batch that are worked on at a time: while lattices of one are made,
     the network's forward pass of the next runs. Needs a batch in several parts
     (`micro_sequences`)."""
-
-
-class SequenceDataOptions(BatchOptions):
-    """Data of sequence training."""
-
-    sequences: UtteranceOptions = UtteranceOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Lattices need whole utterances."""
-    max_sequences: Annotated[int, Field(ge=1, le=1000000)] = 16
-    """Utterances in a batch, of all ranks together."""
-    normalization: Literal["inherited"] = "inherited"
-    """That of the parent, which its weights expect."""
-    shift_frames: Literal[False] = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Frames of the output are those that decoding scores, in every pass."""
-
-
-class SequenceTrainingOptions(TrainingOptions):
-    """Training of a network on lattices."""
-
-    epochs: PositiveInt = 2
-    """Passes over the training data (over a part each, where `data` splits epochs)."""
-    learning_rate: PositiveFloat = 0.0001
-    """Learning rate that the schedule starts from: a tenth of that of other trainings,
-    since the network has learnt already."""
-    micro_sequences: PositiveInt | None = 4
-    """Utterances that go through the network at once: while lattices of one such part
-    are made, the network works on the next."""
-
-
-class SequenceSystemOptions(Options):
-    """A trained network goes on with whole utterances.
-
-    By a criterion over lattices that are made on the fly; see docs/sequence-
-    training.md.
-    """
-
-    type: Literal["sequence"] = "sequence"
-    parent: str
-    """Network that the training starts from, of `nnet.systems`; its features,
-    alignments, graph and priors stay."""
-    training_set: str | None = None
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`; null for the parent's."""
-    criterion: CriterionOptions
-    """Criterion that the training maximizes. See docs/criteria.md."""
-    sequence: SequenceOptions = SequenceOptions()
-    """Sequence training: lattices and alignments made on the fly. The graph of what
-    might have been said is `nnet.denominator`."""
-    data: SequenceDataOptions = SequenceDataOptions()
-    """Data of the training: pieces of utterances, their order, batches, normalization.
-    All lengths are frames of the features."""
-    training: SequenceTrainingOptions = SequenceTrainingOptions()
-    """Training of the network; the same for all criteria. See docs/training.md."""
-    decode: NetworkDecodeOptions = NetworkDecodeOptions()
-    """Use of the network's scores in decoding."""
-
-
-class SequenceRunOptions(RunOptions):
-    """Everything that a sequence training depends on beside its files."""
-
-    type: Literal["sequence"] = "sequence"
-    criterion: CriterionOptions
-    sequence: SequenceOptions = SequenceOptions()
-    data: SequenceDataOptions = SequenceDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
-    training: SequenceTrainingOptions = SequenceTrainingOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
-    score: ComparisonOptions = ComparisonOptions()
-    """Comparison of words."""
-    graph: GraphOptions = GraphOptions()
-    """Scales of the transition probabilities in the denominator."""

@@ -18,6 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.protocol import Criterion, Loss, Pending
+from latflow.criteria.sequence.generation import LatticeMaker
+from latflow.criteria.sequence.options import DevSearchOptions
 from latflow.decode.search_graph import GraphFile
 from latflow.features.source import open_frames
 from latflow.fst.graph import Graph
@@ -29,10 +33,6 @@ from latflow.nnet.network import Output
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.transcripts import names_of
 from latflow.scoring.tune import read_scales
-from latflow.sequence.generation import LatticeMaker
-from latflow.sequence.options import DevSearchOptions
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, Loss, Pending
 
 
 @dataclass(frozen=True)

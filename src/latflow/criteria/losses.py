@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from latflow.align.ctc import ctc_graph
-from latflow.criteria.ctc import evaluate_ctc
-from latflow.device_copies import sent
+from latflow.criteria.batch import Batch
+from latflow.criteria.ctc import CtcLoss
+from latflow.criteria.protocol import Criterion, Loss, Pending
 from latflow.errors import UserError
-from latflow.fst.graph import Graph
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.layers.decoder import END, padded
 from latflow.nnet.network import Network, Output
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, GraphCriterion, Loss, Pending
 
 NOT_COUNTED = -1
 
@@ -125,81 +122,10 @@ def _frame_errors(logits: Tensor, labels: Tensor) -> Tensor:
     return is_wrong.sum()
 
 
-class CtcLoss(GraphCriterion):
-    """CTC: -log p(transcript), over all outputs that have this loss.
-
-    Statistics: `failed_frames`, of sequences that have fewer frames than their labels
-    need; those have no gradient. With several outputs, `ctc.<output>` (unscaled).
-
-    Args:
-        losses: of each output.
-        is_training: false computes no gradient.
-        threads: sequences worked on at a time.
-        compile_graph: makes the graph of a sequence of what the batches have; None
-            where they have it.
-    """
-
-    name = "ctc"
-
-    def __init__(
-        self,
-        losses: Mapping[str, OutputLoss],
-        *,
-        is_training: bool = True,
-        threads: int = 1,
-        compile_graph: Callable[[Graph], Graph] | None = None,
-    ) -> None:
-        self.losses = dict(losses)
-        self._compile = compile_graph
-        self._is_training = is_training
-        super().__init__(threads)
-        several = self.losses if len(self.losses) > 1 else ()
-        self.statistics = ("failed_frames", *(f"ctc.{name}" for name in several))
-
-    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
-        """Evaluate the loss when it is waited for; see `Criterion.begin`.
-
-        Raises:
-            UserError: the batch has no graphs.
-        """
-        if len(batch.graphs) != len(batch):
-            raise UserError(
-                "an output has the loss ctc, the data have no graphs of transcripts",
-                remedy="name the network in a recipe, whose workflow makes them",
-            )
-        return lambda: self._evaluate(outputs, batch)
-
-    def _evaluate(self, outputs: Mapping[str, Output], batch: Batch) -> Loss:
-        """Return the loss of a part."""
-        by_sequence = batch.features.new_zeros(len(batch), dtype=torch.float64)
-        statistics: dict[str, Any] = {"failed_frames": 0}
-        graphs = batch.graphs
-        if self._compile is not None:
-            graphs = tuple(map(self._compile, graphs))
-        for name, loss in self.losses.items():
-            logits, lengths = outputs[name]
-            frames = lengths.tolist()
-            found = evaluate_ctc(
-                logits,
-                graphs,
-                frames,
-                need_gradient=self._is_training,
-                pool=self._pool,
-            )
-            self.note_failures(found.failed, batch)
-            counts = sent(np.array(frames, np.int64), found.failed.device)
-            statistics["failed_frames"] += (found.failed * counts).sum()
-            if len(self.losses) > 1:
-                statistics[f"ctc.{name}"] = -found.log_prob.detach().sum()
-            by_sequence = by_sequence - loss.scale * found.log_prob
-        total = by_sequence.sum()
-        return Loss(total, batch.num_frames, statistics, by_sequence.detach())
-
-
 class AttentionLoss(Criterion):
-    """Cross-entropy of the units that a decoder tells, the end of each sequence too.
+    """Cross-entropy of the units that a decoder emits, the end of each sequence too.
 
-    The decoder hears the units before the one that it is to tell (but for its
+    The decoder is given the units before the one that it is to predict (but for its
     `sampling`). With label smoothing e the unit's distribution is 1 - e on the unit
     plus e spread evenly over all. Statistics: `units`, and `unit_errors`, those whose
     best guess is another; a share of errors is their quotient.
@@ -285,10 +211,10 @@ class SquaredError(Criterion):
         parts, statistics = [], {}
         for name, loss in self.losses.items():
             target = _labels(batch, loss.target, name)
-            found = outputs[name].logits.float()
+            values = outputs[name].logits.float()
             # what is not counted gives no gradient, not even NaN times 0
-            wanted = torch.where(target.isnan(), found.detach(), target)
-            of_frame = (found - wanted).square().mean(-1)
+            wanted = torch.where(target.isnan(), values.detach(), target)
+            of_frame = (values - wanted).square().mean(-1)
             of_sequence = of_frame.sum(1, dtype=torch.float64)
             parts.append(loss.scale * of_sequence)
             if self.statistics:

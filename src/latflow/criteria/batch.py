@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
-from latflow.nnet.draws import RowDraws
-from latflow.training.optimizers import mixed_seed
-from latflow.training.ordering import share_out
+from latflow.nnet.draws import RowDraws, mixed_seed
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,55 @@ class Batch:
         return [self.select(rows.tolist()) for rows in shares]
 
 
+@dataclass(frozen=True)
+class SupervisedBatch(Batch):
+    """A part of a global batch, with supervision.
+
+    `counted` is the number of frames of the output that each chunk counts: its first
+    ones.
+
+    Attributes:
+        supervisions: a graph of `counted` frames for each chunk.
+        context: frames before and behind that the features hold.
+        packed: the supervisions as kernels of a GPU take them, in page-locked memory
+            or on the device; None elsewhere.
+    """
+
+    supervisions: tuple[Graph, ...] = ()
+    context: tuple[int, int] = (0, 0)
+    packed: PackedGraphs | None = None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the batch on a device, with its supervisions; see `Batch.to`."""
+        moved = super().to(device, non_blocking=non_blocking)
+        if self.packed is None:
+            return moved
+        packed = self.packed.to(device, non_blocking=non_blocking)
+        return replace(moved, packed=packed)
+
+    def select(self, rows: Sequence[int]) -> Self:
+        """Return some of the chunks, filled up to the longest among them."""
+        index = torch.as_tensor(list(rows))
+        counted = self.counted[index]
+        lengths = self.lengths[index]
+        if self.has_context:
+            lengths = torch.full_like(lengths, int(counted.max()) * self.subsampling)
+        width = int(lengths.max()) + sum(self.context)
+        return replace(
+            self,
+            utterances=tuple(self.utterances[i] for i in rows),
+            features=part_of(self.features, index.to(self.features.device), width),
+            lengths=lengths,
+            first_frame=self.first_frame[index],
+            indices=self.indices[index],
+            counted=counted,
+            keys=None if self.keys is None else self.keys[index],
+            table=None,
+            supervisions=tuple(self.supervisions[i] for i in rows),
+            packed=None if self.packed is None else self.packed.select(index),
+        )
+
+
 def part_of(tensor: Tensor, index: Tensor, num_frames: int) -> Tensor:
     """Return some rows of a tensor, and their first frames, in memory of its kind.
 
@@ -153,3 +202,27 @@ def part_of(tensor: Tensor, index: Tensor, num_frames: int) -> Tensor:
     """
     part = tensor[index, :num_frames]
     return part.pin_memory() if tensor.is_pinned() else part
+
+
+def share_out(lengths: np.ndarray, size: int) -> list[np.ndarray]:
+    """Share the sequences of a global batch out over ranks, balanced by frames.
+
+    The longest sequence left goes to the rank with the fewest frames so far (the lower
+    rank if equal); within a rank the order of the batch is kept.
+
+    Args:
+        lengths: integers [B], frames.
+        size: number of ranks.
+
+    Returns:
+        Positions in the batch of each rank; empty where none is left.
+    """
+    if size == 1:
+        return [np.arange(len(lengths))]
+    owner = np.zeros(len(lengths), np.int64)
+    load = [0] * size
+    for i in np.argsort(-lengths.astype(np.int64), kind="stable"):
+        rank = load.index(min(load))
+        owner[i] = rank
+        load[rank] += int(lengths[i])
+    return [np.flatnonzero(owner == rank) for rank in range(size)]

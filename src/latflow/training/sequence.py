@@ -19,7 +19,11 @@ import numpy as np
 import torch
 
 from latflow.criteria.options import Scales
+from latflow.criteria.protocol import Criterion
 from latflow.criteria.registry import make_criterion
+from latflow.criteria.sequence.criterion import SequenceCriterion, Teacher
+from latflow.criteria.sequence.generation import SequenceFiles, load_generator
+from latflow.criteria.sequence.word_errors import Scorecard, WordErrors
 from latflow.errors import UserError
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.lang.directory import Lang
@@ -28,13 +32,9 @@ from latflow.nnet.model_dir import AcousticNetwork, load_model, read_priors
 from latflow.nnet.network import Network
 from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import read_scales
-from latflow.sequence.criterion import SequenceCriterion, Teacher
-from latflow.sequence.generation import SequenceFiles, load_generator
-from latflow.sequence.options import SequenceRunOptions
-from latflow.sequence.word_errors import Scorecard, WordErrors
-from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.job import Job, digest_of_file
+from latflow.training.options import SequenceRunOptions
 from latflow.training.steps import LOSS
 from latflow.training.task import Task, run_training
 

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from latflow.criteria.batch import Batch
+from latflow.criteria.protocol import Criterion, Loss, Pending
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.network import Output
-from latflow.training.batch import Batch
-from latflow.training.criterion import Criterion, Loss, Pending
 
 #: Losses of outputs that give posteriors of frames.
 _OF_FRAMES = {"ce", "ctc"}
@@ -70,16 +70,18 @@ class Consistent(Criterion):
     def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
         """Start on a part with two views of each sequence; see `Criterion.begin`."""
         finish = self._inner.begin(outputs, batch)
-        found = torch.stack([divergence(outputs[name]) for name in self._outputs])
-        return lambda: self._together(finish(), found.sum(0))
+        divergences = torch.stack([divergence(outputs[name]) for name in self._outputs])
+        return lambda: self._together(finish(), divergences.sum(0))
 
-    def _together(self, loss: Loss, found: Tensor) -> Loss:
+    def _together(self, loss: Loss, divergences: Tensor) -> Loss:
         """Return a loss with the consistency [B / 2] of its sequences."""
-        statistics = {**loss.statistics, "consistency": found.detach().sum()}
-        value = loss.value + self._weight * found.sum()
+        statistics = {**loss.statistics, "consistency": divergences.detach().sum()}
+        value = loss.value + self._weight * divergences.sum()
         by_sequence = loss.by_sequence
         if by_sequence is not None:
-            by_sequence = by_sequence + 0.5 * self._weight * found.detach().repeat(2)
+            by_sequence = (
+                by_sequence + 0.5 * self._weight * divergences.detach().repeat(2)
+            )
         return Loss(value, loss.num_frames, statistics, by_sequence)
 
     def stepped(self, totals: Mapping[str, float]) -> None:

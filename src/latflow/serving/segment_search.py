@@ -1,0 +1,104 @@
+"""The search through one segment of a session: its samples, features and chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from latflow.serving.acoustics import ChunkCutter
+from latflow.serving.package import Model
+
+
+class Samples:
+    """Samples of a stream that may be needed again."""
+
+    def __init__(self) -> None:
+        self._pieces: list[np.ndarray] = []
+        self.begin = 0  # the first that is held
+        self.end = 0  # behind the last
+
+    def add(self, samples: np.ndarray) -> None:
+        """Take the next samples."""
+        if len(samples):
+            self._pieces.append(samples)
+            self.end += len(samples)
+
+    def slice(self, begin: int, end: int) -> np.ndarray:
+        """Return samples that are held."""
+        if len(self._pieces) > 1:
+            self._pieces = [np.concatenate(self._pieces)]
+        if begin >= end:
+            return np.zeros(0, np.float32)
+        return self._pieces[0][begin - self.begin : end - self.begin]
+
+    def drop(self, before: int) -> None:
+        """Forget what comes before a sample."""
+        before = min(before, self.end)
+        if before > self.begin:
+            held = self.slice(before, self.end)
+            self._pieces = [held] if len(held) else []
+            self.begin = before
+
+
+class SegmentSearch:
+    """State of one segment.
+
+    Attributes:
+        begin: its first sample, at the model's rate.
+        chunks: cuts its frames.
+        search: through its frames.
+        num_frames: frames of the features that have been searched.
+        accepted: the sample behind those that the front end has had.
+
+    Args:
+        model: of the session.
+        begin: see above.
+        size: frames of a chunk.
+    """
+
+    def __init__(self, model: Model, begin: int, size: int) -> None:
+        context = model.acoustics.context
+        self.begin, self.num_frames = begin, 0
+        self.chunks = ChunkCutter(size, context)
+        self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
+        self._front_end = model.front_end()
+        self._geometry = model.geometry
+        self._size = size
+        self.accepted = begin
+        self._due = size + (context[1] or 0)  # frames at the end of the next block
+        self._has_ended = False
+
+    @property
+    def end(self) -> int:
+        """The sample behind the frames that have been searched."""
+        return self.begin + self.num_frames * self._geometry.shift
+
+    def accept(self, audio: Samples, end: int, *, is_all: bool) -> None:
+        """Compute features until a chunk is complete, or there are no more samples.
+
+        They are computed in blocks that end at fixed samples, just where a chunk and
+        its context are complete.
+
+        Args:
+            audio: the samples so far.
+            end: the sample behind the last of them that may be taken.
+            is_all: whether no more will come.
+        """
+        while not self.chunks.is_ready:
+            _, length = self._geometry.span(0, self._due)
+            if self.begin + length <= end:
+                self._accept(audio, self.begin + length)
+                self._due += self._size
+            elif is_all and not self._has_ended:
+                self._has_ended = True
+                self._accept(audio, max(end, self.accepted))
+                self.chunks.add(self._front_end.finish())
+                self.chunks.end()
+            else:
+                return
+
+    def _accept(self, audio: Samples, end: int) -> None:
+        """Give the front end the samples up to `end`."""
+        self.chunks.add(self._front_end.accept(audio.slice(self.accepted, end)))
+        self.accepted = end
+        if self.chunks.is_whole:  # nothing is recognized before the end of the audio
+            audio.drop(end)
