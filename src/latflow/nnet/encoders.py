@@ -6,6 +6,9 @@
     preprocessor_config.json    sample rate, and whether samples are normalized
     LICENSE*, COPYING*          terms of use; else those that README.md names
 
+A file of torchaudio's may stand for the parameters and most of config.json; see
+`latflow.nnet.torchaudio_encoders`.
+
 Nothing is fetched, no pickle is read, and no code of the folder is run: an encoder is
 one of the kinds below, which the package transformers makes of plain values.
 """
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 
 from latflow.errors import UserError
 from latflow.files import file_digest, open_text, read_json
+from latflow.nnet import torchaudio_encoders
 from latflow.nnet.options import MOST_LAYERS
 
 log = logging.getLogger(__name__)
@@ -135,14 +139,26 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             is not installed.
     """
     folder = Path(folder)
-    if not (folder / CONFIG).is_file():
+    bundle, given, is_normalized = _torchaudio_file(folder), {}, False
+    if bundle is not None:
+        given, is_normalized = torchaudio_encoders.derive_config(bundle)
+    elif not (folder / CONFIG).is_file():
         raise UserError(
             "no such file",
             file=folder / CONFIG,
             remedy="name a folder with an encoder in Hugging Face's form: "
-            "config.json and model.safetensors",
+            "config.json and model.safetensors, or with a file of torchaudio's",
         )
-    given = read_json(folder / CONFIG, dict, "no encoder's configuration", "fetch it")
+    if (folder / CONFIG).is_file():
+        what = "no encoder's configuration"
+        given |= read_json(folder / CONFIG, dict, what, "fetch it")
+    untold = {"conv_stride", "num_attention_heads"} - {*given}
+    if bundle is not None and untold:
+        raise UserError(
+            f"does not tell {' and '.join(sorted(untold))} of an encoder of its size",
+            file=bundle,
+            remedy=f"write a {CONFIG} with them beside it",
+        )
     try:
         kind = kind_of(given)
     except ValueError as error:
@@ -150,7 +166,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     known = {*_config_class(kind)().to_dict()} - _LEFT_OUT
     config = {k: v for k, v in given.items() if k in known and not k.startswith("_")}
     if kind.reads == "samples":
-        config[NORMALIZED] = bool(_preprocessing(folder).get("do_normalize", False))
+        config[NORMALIZED] = bool(
+            _preprocessing(folder).get("do_normalize", is_normalized)
+        )
     return config
 
 
@@ -248,7 +266,20 @@ def load_weights(model: nn.Module, kind: EncoderKind, folder: str | Path) -> Non
 def _tensors(
     path: Path, kind: EncoderKind, wanted: Mapping[str, Tensor]
 ) -> list[tuple[str, Tensor]]:
-    """Return the parameters of a file that are wanted, by the encoder's own names."""
+    """Return the parameters of a file that are wanted, by the encoder's own names.
+
+    Raises:
+        UserError: it is not readable; a file of torchaudio's has others.
+    """
+    if path.suffix != ".safetensors":
+        found = {
+            _own_name(name, kind): value
+            for name, value in torchaudio_encoders.read_tensors(path).items()
+        }
+        others = [name for name in found if name not in wanted]
+        if others:
+            raise UserError(f"{others[0]} is no parameter of the encoder", file=path)
+        return [*found.items()]
     try:
         with safe_open(path, "pt") as file:
             names = {stored: _own_name(stored, kind) for stored in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -277,6 +308,9 @@ def _weight_files(folder: Path) -> list[Path]:
         UserError: there are none, or only such that could run code when they are read.
     """
     index = folder / f"{WEIGHTS}.index.json"
+    bundle = _torchaudio_file(folder)
+    if bundle is not None:
+        return [bundle]
     names = {WEIGHTS}
     if index.is_file():
         names = read_json(
@@ -285,7 +319,7 @@ def _weight_files(folder: Path) -> list[Path]:
     paths = sorted(folder / Path(str(name)).name for name in names)
     for path in paths:
         if not path.is_file():
-            pickles = [*folder.glob("*.bin"), *folder.glob("*.pt*")]
+            pickles = [*folder.glob("*.bin")]
             raise UserError(
                 "no such file",
                 file=path,
@@ -295,6 +329,13 @@ def _weight_files(folder: Path) -> list[Path]:
                 else "fetch the parameters too",
             )
     return paths
+
+
+def _torchaudio_file(folder: Path) -> Path | None:
+    """Return the file of torchaudio's that stands for parameters; None for none."""
+    if (folder / WEIGHTS).exists() or (folder / f"{WEIGHTS}.index.json").exists():
+        return None
+    return torchaudio_encoders.find_file(folder)
 
 
 def _preprocessing(folder: Path) -> dict[str, Any]:

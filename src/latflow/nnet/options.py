@@ -81,8 +81,9 @@ class PretrainedOptions(Options):
     """Options of `Pretrained`."""
 
     folder: str | None = None
-    """folder with `config.json` and `model.safetensors`, absolute or from the folder
-    of the run; trained models have `config` in its place"""
+    """folder with `config.json` and `model.safetensors`, or with a file of
+    torchaudio's, absolute or from the folder of the run; trained models have `config`
+    in its place"""
     config: dict[str, Any] | None = None
     """contents of `config.json`, which training writes; parameters come with the model
     """

@@ -52,7 +52,7 @@ class Pretrained(Layer):
 
     It may be wav2vec 2.0, HuBERT, WavLM, data2vec-audio, w2v-BERT 2.0 or the encoder of
     Whisper. It reads features of type `waveform` with `dither: 0`, in windows of 25 ms
-    every 10 ms. `folder` holds it in Hugging Face's form; the package transformers
+    every 10 ms. `folder` holds it in Hugging Face's form or torchaudio's; transformers
     makes it (`pip install 'latflow[encoders]'`). A trained model has all in its own
     files.
 
