@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from latflow.corpus.dictionaries import by_dictionary, named_word, plain_word
+from latflow.corpus.ids import plain_id
 from latflow.corpus.spelling import (
     folded,
     has_dotless_i,
@@ -128,7 +129,7 @@ class WordForms:
             text: the transcript.
             speaker: who says it, where speakers have dictionaries.
         """
-        spelling = self._spellings[self._speakers.get(speaker or "", "")]
+        spelling = self._spellings[self._speakers.get(plain_id(speaker or ""), "")]
         found: list[str] = []
         for token in text.split():
             forms = spelling.forms(token)

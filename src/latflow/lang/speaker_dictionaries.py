@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from latflow.corpus.dictionaries import is_marked, named_word
+from latflow.corpus.ids import plain_id
 from latflow.errors import UserError
 from latflow.files import reading
 from latflow.lang.lexicon import Lexicon, Pronunciation, read_lexicon
@@ -31,7 +32,8 @@ class SpeakerDictionaries:
     Attributes:
         default: of all speakers that are not named.
         others: further dictionaries by name.
-        speakers: name of a speaker's dictionary, if it is one of the others.
+        speakers: name of the dictionary of each speaker, by id, who has one of the
+            others.
     """
 
     default: Path
@@ -69,12 +71,12 @@ class SpeakerDictionaries:
         return cls(
             default,
             {name: dictionary for dictionary, name in names.items()},
-            {speaker: names[own] for speaker, own in found.items() if own in names},
+            {plain_id(who): names[own] for who, own in found.items() if own in names},
         )
 
     def of(self, speaker: str | None) -> Path:
         """Return the dictionary of a speaker."""
-        name = self.speakers.get(speaker or "")
+        name = self.speakers.get(plain_id(speaker or ""))
         return self.default if name is None else self.others[name]
 
 
@@ -156,7 +158,7 @@ def _read(file: Path) -> dict[str, str]:
 
 def _name_of(dictionary: Path, taken: set[str]) -> str:
     """Return a name for a dictionary: that of its file, without blanks."""
-    name = stem = "_".join(dictionary.stem.split()).strip("⧼⧽") or "dictionary"
+    name = stem = plain_id(dictionary.stem).strip("⧼⧽") or "dictionary"
     number = 1
     while name in taken:
         number += 1

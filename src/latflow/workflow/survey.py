@@ -17,6 +17,7 @@ from lhotse import Recording, SupervisionSegment
 from latflow.corpus.assemble import SEVERAL_CHANNELS, SKIP, channel_remedy
 from latflow.corpus.cut_set import supervisions_of
 from latflow.corpus.hdf5 import read_sequences
+from latflow.corpus.ids import plain_id
 from latflow.corpus.options import (
     CombinedSource,
     CutSource,
@@ -265,7 +266,7 @@ def _rehearse(
                 known = tails.get(recording.id, after)
                 tails[recording.id] = min(known, after)
         speaker = supervision.speaker if source.speaker == "given" else None
-        survey.heard.add(supervision.speaker or "")
+        survey.heard.add(plain_id(supervision.speaker or ""))
         words = (supervision.text or "").split()
         survey.add(supervision.id, speaker, words, duration=duration, sample_rate=rate)
 
@@ -343,7 +344,7 @@ def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
         if fault is not None:
             faults.setdefault((fault.reason, fault.remedy), []).append(cut.id)
         speaker, text = (one.speaker, one.text) if one else (None, None)
-        survey.heard.add(speaker or "")
+        survey.heard.add(plain_id(speaker or ""))
         survey.add(
             cut.id, speaker, forms.words(text or "", speaker), duration=cut.duration
         )

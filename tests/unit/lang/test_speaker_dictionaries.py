@@ -51,6 +51,9 @@ def test_dictionaries_are_found(folder):
     found = SpeakerDictionaries.find(given(folder, BOTH))
     assert found.speakers == {"ann": "english_uk", "7": "english_uk"}
     assert found.of("ann") == found.of("7") == folder / "own/english uk.txt"
+    blank = given(folder, BOTH.replace("ann:", "Ann  B:"))
+    assert SpeakerDictionaries.find(blank).speakers["Ann_B"] == "english_uk"
+    assert SpeakerDictionaries.find(blank).of("Ann B") == found.of("ann")
     assert found.of("bob") == found.of(None) == found.default
     same = given(folder, "default: english_us_mfa\nann: english_us_mfa\n")
     assert SpeakerDictionaries.find(same).speakers == {}
@@ -107,6 +110,8 @@ def test_words_are_spelled_and_said_as_in_the_speakers_dictionary(folder):
     said = ["Tomato⧼english_uk⧽", "yes⧼english_uk⧽", "[hm]", "lift⧼english_uk⧽"]
     assert forms.words(text, "ann") == said
     assert (forms.num_words, forms.num_known) == (8, 6)
+    blanks = WordForms(lexicon.words, speakers={"Ann_B": "english_uk"})
+    assert blanks.words("lift", "Ann B") == ["lift⧼english_uk⧽"]
     assert forms.summary().startswith("4 in another case (TOMATO -> tomato;")
 
 
