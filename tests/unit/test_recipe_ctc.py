@@ -55,6 +55,18 @@ def test_cross_entropy_beside_ctc(recipe_of):
     assert recipe.systems["net"].tree_owner.name == "net"
 
 
+def test_ctc_beside_lattice_free_mmi(recipe_of):
+    first = {"class": "output", "from": "wide", "loss": "lfmmi"}
+    outputs = {"output": first, "side": CTC, "xent": CE}
+    given = {"type": "lfmmi", "tree": {"frame_subsampling": 1}, "alignments": "tri1"}
+    with pytest.raises(UserError, match="learns by CTC, from whole utterances"):
+        recipe_of(outputs, **given)
+    system = recipe_of(outputs, **given, data=WHOLE).systems["net"]
+    assert system.transcripts("dev") == [f"{system.results}/ctc/net/dev/meta.json"]
+    del outputs["side"]
+    assert recipe_of(outputs, **given).systems["net"].transcripts("dev") == []
+
+
 def test_ctc_beside_cross_entropy(recipe_of):
     outputs = {"side": CTC, "output": CE}
     given = {"type": "ce", "alignments": "tri1", "data": WHOLE}

@@ -298,6 +298,10 @@ use rule train_network as train_lfmmi with:
         dev_frames=lambda wildcards: system_of(wildcards).frames.of("dev"),
         dev_supervisions=lambda wildcards: system_of(wildcards).supervisions("dev"),
         chain="<results>/chain/{network}/den.fst",
+        graphs=lambda wildcards: system_of(wildcards).transcripts(
+            training_set_of(wildcards)
+        ),
+        dev_graphs=lambda wildcards: system_of(wildcards).transcripts("dev"),
         parent=lambda wildcards: system_of(wildcards).parent_weights,
         simulation=lambda wildcards: system_of(wildcards).simulation_files,
         network=ancient(lambda wildcards: system_of(wildcards).description_file),

@@ -184,6 +184,7 @@ class SupervisedBatch(Batch):
             counted=counted,
             keys=None if self.keys is None else self.keys[index],
             table=None,
+            graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
             supervisions=tuple(self.supervisions[i] for i in rows),
             packed=None if self.packed is None else self.packed.select(index),
         )

@@ -145,7 +145,8 @@ class CtcLoss(GraphCriterion):
             graphs = tuple(map(self._compile, graphs))
         for name, loss in self.losses.items():
             logits, lengths = outputs[name]
-            frames = lengths.tolist()
+            # behind a chunk with context stand frames that do not count
+            frames = (batch.counted if batch.has_context else lengths).tolist()
             ctc = evaluate_ctc(
                 logits,
                 graphs,

@@ -171,7 +171,7 @@ def _squares(values: Tensor) -> Tensor:
 
 
 class LatticeFree(GraphCriterion):
-    """LF-MMI of the first output, cross-entropy of the others.
+    """LF-MMI of the first output, cross-entropy of those that have this loss.
 
     Statistics, sums over frames: `objective` (per frame in the log: what Kaldi's logs
     call the chain objective), `l2`, `out_of_range`, `xent` (cross-entropy of the other
@@ -198,7 +198,8 @@ class LatticeFree(GraphCriterion):
         is_training: bool = True,
         threads: int = 1,
     ) -> None:
-        self.main, *self.others = losses
+        self.main = next(iter(losses))
+        self.others = [name for name, loss in losses.items() if loss.name == "ce"]
         self._scales = {name: loss.scale for name, loss in losses.items()}
         self._denominator, self._options = denominator, options
         self._is_training = is_training

@@ -230,19 +230,24 @@ class Joint(Criterion):
     """The sum of several losses of one network.
 
     Statistics: those of the losses, and the value of each by its name (its outputs'
-    scales are in it).
+    scales are in it); what several have, such as `failed_frames`, is their sum.
 
     Args:
         parts: the losses, at least two, of different names.
+        measured: names of losses that are no part of the sum.
     """
 
     name = "joint"
 
-    def __init__(self, parts: Sequence[Criterion]) -> None:
-        self.parts = tuple(parts)
+    def __init__(
+        self, parts: Sequence[Criterion], *, measured: Set[str] = frozenset()
+    ) -> None:
+        self.parts, self._measured = tuple(parts), measured
         self.max_pending = min(part.max_pending for part in parts)
         self.statistics = tuple(
-            name for part in parts for name in (part.name, *part.statistics)
+            dict.fromkeys(
+                name for part in parts for name in (part.name, *part.statistics)
+            )
         )
 
     def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
@@ -253,9 +258,12 @@ class Joint(Criterion):
             losses = {name: pending() for name, pending in begun}
             statistics: dict[str, Any] = {}
             for name, loss in losses.items():
-                statistics |= {name: loss.value.detach(), **loss.statistics}
-            values = torch.stack([loss.value for loss in losses.values()])
-            known = [one.by_sequence for one in losses.values()]
+                statistics[name] = loss.value.detach()
+                for what, value in loss.statistics.items():
+                    statistics[what] = statistics.get(what, 0) + value
+            summed = [x for name, x in losses.items() if name not in self._measured]
+            values = torch.stack([loss.value for loss in summed])
+            known = [one.by_sequence for one in summed]
             by_sequence = [one for one in known if one is not None]
             return Loss(
                 values.sum(),
@@ -311,7 +319,7 @@ def losses_of(
     parts: list[Criterion] = []
     kinds = dict.fromkeys(output.loss.name for output in network.outputs.values())
     for kind in kinds:
-        own = _of_kind(network, kind)
+        own = network.losses_of(kind)
         if kind == "ce":
             ways = {"label_smoothing": label_smoothing, "focal": focal}
             parts.append(CrossEntropy(own, **ways))
@@ -336,8 +344,3 @@ def losses_of(
                 remedy=f"train it with type: {kind}",
             )
     return parts[0] if len(parts) == 1 else Joint(parts)
-
-
-def _of_kind(network: Network, kind: str) -> dict[str, OutputLoss]:
-    outputs = network.outputs.items()
-    return {name: o.loss for name, o in outputs if o.loss.name == kind}

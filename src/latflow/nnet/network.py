@@ -243,6 +243,11 @@ class Network(nn.Module):
             for hook in hooks:
                 hook.remove()
 
+    def losses_of(self, kind: str) -> dict[str, OutputLoss]:
+        """Return the losses of one kind (`ce`, `ctc`, ...), by their outputs."""
+        outputs = self.outputs.items()
+        return {name: o.loss for name, o in outputs if o.loss.name == kind}
+
     @property
     def decoder(self) -> tuple[str, AttentionDecoder]:
         """The output with a decoder, and the decoder.

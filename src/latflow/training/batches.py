@@ -39,7 +39,7 @@ from latflow.training.chunks import (
     match_labels,
     none_usable,
 )
-from latflow.training.data_options import BatchOptions
+from latflow.training.data_options import BatchOptions, UtteranceOptions
 from latflow.training.epoch_plan import EpochPlan, ReadAhead
 from latflow.training.frame_targets import FrameTargets, count_frames
 from latflow.training.labels import LabelStore
@@ -384,7 +384,7 @@ def _check_graphs(
     graphs: TranscriptGraphs, options: BatchOptions, subsampling: int
 ) -> None:
     """Refuse graphs of another frame rate, and pieces of utterances."""
-    if options.chunks is not None:
+    if not isinstance(options.sequences, UtteranceOptions):
         raise UserError(
             "transcripts are learnt from whole utterances",
             remedy="set data.sequences to {type: utterances}",

@@ -3,11 +3,12 @@
 A task of `latflow.training.task`. The network's first output gives the scores that are
 trained (and decoded as they are: no softmax, no priors). Further outputs have a
 cross-entropy with the posteriors of the supervision, which keeps the layers below from
-learning the training data by heart; decoding leaves them out.
+learning the training data by heart, or learn the phones of the transcripts by CTC;
+decoding leaves them out.
 
 With the counted frames of all chunks of a step as denominator, the loss is
 
-    - objective - l2 - out of range + xent * cross-entropy
+    - objective - l2 - out of range + xent * cross-entropy + loss_scale * CTC
 
 Source: Povey et al. 2016; Kaldi `nnet3/nnet-chain-training.cc`.
 """
@@ -21,8 +22,12 @@ from typing import Any
 
 import torch
 
+from latflow.align.ctc import CtcGraphs
+from latflow.criteria.ctc import CtcLoss
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import LatticeFree
+from latflow.criteria.losses import Joint
+from latflow.criteria.protocol import Criterion
 from latflow.errors import UserError
 from latflow.graphs.chain import ChainGraphs
 from latflow.graphs.hclg import load_model as load_transitions
@@ -57,6 +62,11 @@ class LfmmiJob(Job):
     dev_supervisions_dir: Path
     """Supervision of the dev split."""
     parent_dir: Path | None = None
+    graphs_dir: Path | None = None
+    """Graphs of the transcripts of the training split, where an output learns by CTC.
+    """
+    dev_graphs_dir: Path | None = None
+    """Those of the dev split."""
 
     @property
     def tree_dir(self) -> Path:
@@ -66,7 +76,14 @@ class LfmmiJob(Job):
     def identify(self) -> dict[str, Any]:
         """Return what the training depends on; see `Job.identify`."""
         stores = {"train": self.supervisions_dir, "dev": self.dev_supervisions_dir}
+        graphs = {"train": self.graphs_dir, "dev": self.dev_graphs_dir}
+        transcripts = {
+            split: digest_of_file(folder / "arcs.npy")
+            for split, folder in graphs.items()
+            if folder is not None
+        }
         return {
+            **({"graphs": transcripts} if transcripts else {}),
             **self.identity_with(NetworkDescription.load(self.network), {}),
             "criterion": self.options.criterion.values(),
             "supervision": {
@@ -84,7 +101,9 @@ class LfmmiTask(Task):
     """Training by lattice-free MMI; see `Task`."""
 
     JOB = LfmmiJob
-    FAILURE = "a chunk had no path through its supervision, or scores that are NaN"
+    FAILURE = (
+        "a chunk had no path through its supervision or for CTC, or scores that are NaN"
+    )
 
     def __init__(self, job: LfmmiJob, device: torch.device) -> None:
         options = job.options
@@ -92,10 +111,19 @@ class LfmmiTask(Task):
         normalizer = estimate_normalizer(job.frames_dir, options.data)
         _, transitions = load_transitions(job.chain_dir)
         features = open_features(job.frames_dir, options.data)
+        self._graphs = {
+            split: None if folder is None else CtcGraphs.load(folder)
+            for split, folder in (
+                ("train", job.graphs_dir),
+                ("dev", job.dev_graphs_dir),
+            )
+        }
+        labels = self._graphs["train"]
+        classes = {} if labels is None else {"label": labels.num_classes}
         network = Network(
             read_network(job.network, features),
             features.dim,
-            {"pdf": transitions.num_pdfs},
+            {"pdf": transitions.num_pdfs, **classes},
             seed=options.seed,
         )
         _check_outputs(network, job.network)
@@ -106,18 +134,16 @@ class LfmmiTask(Task):
         denominator = Denominator(
             graphs.denominator, graphs.initial_probs, transitions.num_pdfs
         )
-        losses = network.description.outputs
-        self.criterion = LatticeFree(
-            losses, denominator, options.criterion, threads=job.rank_threads
+        self.criterion, self.dev_criterion = (
+            _criterion(network, denominator, job, is_training=is_training)
+            for is_training in (True, False)
         )
-        self.dev_criterion = LatticeFree(
-            losses,
-            denominator,
-            options.criterion,
-            is_training=False,
-            threads=job.rank_threads,
-        )
-        self.scales = {**options.criterion.scales, "prior_scale": 0.0}
+        by_ctc = network.losses_of("ctc").items()
+        self.scales = {
+            **options.criterion.scales,
+            **{f"loss of {name}": loss.scale for name, loss in by_ctc},
+            "prior_scale": 0.0,
+        }
         self.batches = self._open(job, normalizer)
         self.meta = {
             "criterion": "lfmmi",
@@ -160,7 +186,7 @@ class LfmmiTask(Task):
                 seed=job.options.seed,
                 # what dev lacks is in the ledger of its supervision
                 ledger=self.ledger if is_training else None,
-                pin=torch.cuda.is_available(),
+                graphs=self._graphs["train" if is_training else "dev"],
             )
 
         return (
@@ -172,14 +198,28 @@ class LfmmiTask(Task):
         """Return None: scores are log-likelihoods."""
 
 
+def _criterion(
+    network: Network, denominator: Denominator, job: LfmmiJob, *, is_training: bool
+) -> Criterion:
+    """Return the criterion; on dev CTC is measured, and no part of the loss."""
+    ways = {"is_training": is_training, "threads": job.rank_threads}
+    losses, options = network.description.outputs, job.options.criterion
+    found = LatticeFree(losses, denominator, options, **ways)
+    by_ctc = network.losses_of("ctc")
+    if not by_ctc:
+        return found
+    measured = frozenset() if is_training else {"ctc"}
+    return Joint([found, CtcLoss(by_ctc, **ways)], measured=measured)
+
+
 def _check_outputs(network: Network, file: Path) -> None:
     """Refuse a network whose outputs are of another training."""
     kinds = [output.loss.name for output in network.outputs.values()]
-    if kinds != ["lfmmi", *["ce"] * (len(kinds) - 1)]:
+    if kinds[0] != "lfmmi" or not {*kinds[1:]} <= {"ce", "ctc"}:
         raise UserError(
             f"has outputs with the losses {', '.join(kinds)}",
             file=file,
-            remedy="give the first output `loss: lfmmi`, others `loss: ce`",
+            remedy="give the first output `loss: lfmmi`, others `loss: ce` or `ctc`",
         )
 
 

@@ -30,6 +30,7 @@ import torch
 
 from latflow.align.flat_start import FlatStartSupervisions
 from latflow.align.supervision_store import NORMALIZATION, Supervisions
+from latflow.align.transcript_graphs import TranscriptGraphs
 from latflow.criteria.batch import SupervisedBatch
 from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.ledger import Ledger
@@ -105,7 +106,7 @@ class SupervisedSource(BatchSource):
         seed: of the order.
         ledger: gets utterances without supervision, and those whose supervision is of
             another length.
-        pin: make batches in page-locked memory.
+        graphs: of the transcripts of whole utterances, where an output learns by CTC.
 
     Raises:
         UserError: no utterance can be used.
@@ -123,17 +124,17 @@ class SupervisedSource(BatchSource):
         subsampling: int,
         seed: int = 0,
         ledger: Ledger | None = None,
-        pin: bool = False,
+        graphs: TranscriptGraphs | None = None,
     ) -> None:
         self._supervisions, self._context = supervisions, context
         super().__init__(
             reader,
-            Targets(),
+            Targets(graphs=graphs),
             options,
             subsampling=subsampling,
             seed=seed,
             ledger=ledger,
-            pin=pin,
+            pin=torch.cuda.is_available(),
         )
 
     def _match(
@@ -179,6 +180,8 @@ class SupervisedSource(BatchSource):
             ]
             raise none_usable(len(ids), causes, self.reader.folder)
         self._of, self._frames = index[utterance], frames[utterance]
+        is_kept = np.isin(within.utterance, utterance)
+        self._places = {name: at[is_kept] for name, at in self._places.items()}
         return replace(within, utterance=utterance)
 
     def _shift(self, epoch: int) -> int:
@@ -223,6 +226,7 @@ class SupervisedSource(BatchSource):
             counted=torch.from_numpy(counted),
             subsampling=step,
             has_context=self._context is not None,
+            graphs=self._graphs_of(chunks),
             supervisions=supervisions,
             context=self._context or (0, 0),
             packed=PackedGraphs.of(supervisions, pin=True) if self._pin else None,

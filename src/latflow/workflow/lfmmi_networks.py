@@ -38,6 +38,16 @@ class LfmmiNetwork(BaseNetwork):
         folder = f"{self.results}/chain/{self.name}/lattices/{split}"
         return {"lattices": f"{folder}/lattices.ark"}
 
+    @property
+    def learns_by_ctc(self) -> bool:
+        """Tell whether an output beside the decoded one learns by CTC."""
+        return any(loss.name == "ctc" for loss in self.outputs.values())
+
+    def transcripts(self, split: str) -> list[str]:
+        """Return the transcripts of a set as graphs of CTC, where an output has it."""
+        folder = f"{self.results}/ctc/{self.name}"
+        return [f"{folder}/{split}/meta.json"] if self.learns_by_ctc else []
+
     def _check_kind(self) -> None:
         """Refuse settings that do nothing, or that its start cannot have."""
         if self.aligner is None:
@@ -49,6 +59,12 @@ class LfmmiNetwork(BaseNetwork):
             raise UserError(
                 f"{self.key}.training.schedule.measure: LF-MMI counts no frame errors",
                 remedy="set it to loss",
+            )
+        if self.learns_by_ctc and self.options.data.chunk_size is not None:
+            raise UserError(
+                f"{self.key}.data.sequences: an output learns by CTC, from whole "
+                "utterances",
+                remedy="set it to {type: utterances}",
             )
         tree = self.options.tree
         if tree.phone_lm.no_prune_ngram_order > tree.phone_lm.ngram_order:

@@ -34,6 +34,8 @@ CONFORMERS = {
     "conformer_chain_streaming": (14_000_128, 3, 4, 64),
     "conformer_chain_small": (2_637_744, None, 3, 3),
 }
+# LF-MMI with CTC: parameters with 40 features, 2000 pdfs and 40 labels
+BOTH = {"conformer_chain_ctc": 2_620_504}
 # parameters with 40 features and 40 labels, look-ahead, frames an output
 CTC = {"tdnnf_ctc_small": (866_280, 21, 3), "conformer_ctc": (19_120_776, None, 4)}
 # the same with 40 units
@@ -79,7 +81,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    others = {*CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS, *PRETRAINED}
+    others = {*BOTH, *CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS, *PRETRAINED}
     assert found == {*LARGE, *SMALL, *CHAIN, *CONFORMERS, *others}
 
 
@@ -101,6 +103,17 @@ def test_conformers_for_lfmmi(preset, name):
     assert (net.num_parameters, field, net.subsampling, net.period) == CONFORMERS[name]
     losses = [(end, output.loss.name) for end, output in net.outputs.items()]
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_ctc_beside_lfmmi_is_the_same_conformer_with_an_output(preset, name):
+    with torch.device("meta"):
+        net = Network(preset(name), 40, {"pdf": 2000, "label": 40})
+        without = Network(preset("conformer_chain_small"), 40, {"pdf": 2000})
+    assert net.num_parameters == BOTH[name]
+    assert net.num_parameters == without.num_parameters + 145 * 40
+    losses = [output.loss.name for output in net.outputs.values()]
+    assert losses == ["lfmmi", "ce", "ctc"]
 
 
 @pytest.mark.parametrize("name", CONFORMERS)
