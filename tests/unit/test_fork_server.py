@@ -228,7 +228,7 @@ def test_stages_with_workers_are_forked_with_several_threads(server, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(fork_server.WITH_WORKERS))
 def test_these_stages_are_there(name):
-    task = SimpleNamespace(params={"stage": f"{name} 0123456789abcdef"})
+    task = SimpleNamespace(params={"stage": f"latflow.{name} 0123456789abcdef"})
     assert callable(fork_server._function(task))
 
 

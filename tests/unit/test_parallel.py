@@ -70,6 +70,10 @@ assert torch.get_num_threads() == expected, "torch was changed by a finalizer"
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="threads start without the lock that a finalizer could wait for",
+)
 @pytest.mark.parametrize("name", ABANDONED)
 def test_what_is_abandoned_is_collected_without_waiting(name):
     script = COLLECTED_IN_A_STARTING_THREAD.replace("{abandoned}", ABANDONED[name])

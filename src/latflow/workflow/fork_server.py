@@ -39,12 +39,13 @@ _ADDRESS = "LATFLOW_FORK_SERVER"
 _NUMBER = struct.Struct("!q")  # bytes of a job; process and status of a fork
 _TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-# Stages with workers (`latflow.parallel`); libraries below these need one thread.
+# Stages with workers (`latflow.parallel`); libraries below these need one thread. Their
+# whole names would count as uses of them (`latflow.workflow.code_digest`).
 WITH_WORKERS = frozenset(
     {
-        "latflow.lang.vocabulary.prepare_corpus",
-        "latflow.serving.aligning.align_package",
-        "latflow.align.boundaries.refine_boundaries",
+        "lang.vocabulary.prepare_corpus",
+        "serving.aligning.align_package",
+        "align.boundaries.refine_boundaries",
     }
 )
 _MANY = 4  # jobs of a stage before kernels are loaded for further ones
@@ -79,7 +80,8 @@ def run(task: Any) -> None:
         UserError: see `latflow.workflow.jobs.run`.
     """
     address = os.environ.get(_ADDRESS)
-    is_alone = task.threads == 1 or _stage_name(task) in WITH_WORKERS
+    name = _stage_name(task).removeprefix("latflow.")
+    is_alone = task.threads == 1 or name in WITH_WORKERS
     if address and is_alone and not task.resources.get("gpu"):
         job = _Job(
             task,
