@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Spread(NamedTuple):
-    """What is known of the numbers of a phone.
+    """Number, mean and variance of the values of a phone.
 
     Attributes:
         number: how many.

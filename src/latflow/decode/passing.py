@@ -62,7 +62,7 @@ class SearchLimits(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What tokens walk on, of a `SearchGraph`.
+    """Arrays of a `SearchGraph` that tokens walk on.
 
     Numba passes a tuple to a function number by number. Those of a composition are
     hundreds, which would take a quarter of the time of a search in a small graph.

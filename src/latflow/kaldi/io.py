@@ -177,13 +177,14 @@ class KaldiReader(BufferedBytes):
         """Return numbers that have nothing before or between them, of a binary file."""
         if count < 0:
             self.fail(f"a negative length: {count}")
-        return self._raw(dtype, count)
+        item = np.dtype(dtype)
+        return np.frombuffer(self.take(item.itemsize * count), item).copy()
 
     def int_vector(self) -> np.ndarray:
         """Return a vector of integers, int32[N] (Kaldi's `WriteIntegerVector`)."""
         if self.binary:
             self._width(4)
-            return self._raw("<i4", self._count())
+            return self.array("<i4", self._count())
         self.expect("[")
         return self._integers(self.take_until(b"]"))
 
@@ -191,7 +192,7 @@ class KaldiReader(BufferedBytes):
         """Return pairs of integers, int32[N, 2] (Kaldi's `WriteIntegerPairVector`)."""
         if self.binary:
             self._width(4)
-            return self._raw("<i4", 2 * self._count()).reshape(-1, 2)
+            return self.array("<i4", 2 * self._count()).reshape(-1, 2)
         self.expect("[")
         numbers = self._integers(self.take_until(b"]").replace(b",", b" "))
         if len(numbers) % 2:
@@ -214,7 +215,7 @@ class KaldiReader(BufferedBytes):
         """Return a vector, float32[N] or float64[N] (text: float32)."""
         if self.binary:
             kind = self.expect("FV", "DV")
-            return self._raw("<f4" if kind == "FV" else "<f8", self._size())
+            return self.array("<f4" if kind == "FV" else "<f8", self._size())
         self.expect("[")
         return self._numbers(self.take_until(b"]")).astype(np.float32)
 
@@ -230,7 +231,7 @@ class KaldiReader(BufferedBytes):
             return self._compressed_matrix(kind)
         rows, columns = self._size(), self._size()
         dtype = "<f4" if kind == "FM" else "<f8"
-        return self._raw(dtype, rows * columns).reshape(rows, columns)
+        return self.array(dtype, rows * columns).reshape(rows, columns)
 
     def symmetric_matrix(self) -> np.ndarray:
         """Return a matrix written as its lower triangle (Kaldi's `SpMatrix`).
@@ -242,7 +243,7 @@ class KaldiReader(BufferedBytes):
             kind = self.expect("FP", "DP")
             rows = self._size()
             half = rows * (rows + 1) // 2
-            values = self._raw("<f4" if kind == "FP" else "<f8", half)
+            values = self.array("<f4" if kind == "FP" else "<f8", half)
         else:
             self.expect("[")
             values = self._numbers(self.take_until(b"]")).astype(np.float32)
@@ -265,10 +266,6 @@ class KaldiReader(BufferedBytes):
         if count < 0:
             self.fail(f"a negative length: {count}")
         return count
-
-    def _raw(self, dtype: npt.DTypeLike, count: int) -> np.ndarray:
-        item = np.dtype(dtype)
-        return np.frombuffer(self.take(item.itemsize * count), item).copy()
 
     def _numbers(self, text: bytes) -> np.ndarray:
         try:

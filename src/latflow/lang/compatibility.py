@@ -1,4 +1,4 @@
-"""Whether a model, or a graph, and a lang directory are of one language."""
+"""Checks that a model, or a graph, fits a lang directory."""
 
 from __future__ import annotations
 

@@ -109,12 +109,14 @@ def read_dictionaries(path: str | Path, options: LangOptions) -> Lexicon:
         return lexicon
     _refuse_marked(lexicon)
     entries = list(lexicon.entries)
+    known = {entry.word for entry in entries}
     for name, file in found.others.items():
         own = read(file)
         _refuse_marked(own)
-        known = {entry.word for entry in entries}
         named = [_named(entry, name) for entry in own.entries]
-        entries += [entry for entry in named if entry.word not in known]
+        new = [entry for entry in named if entry.word not in known]
+        entries += new
+        known.update(entry.word for entry in new)
     return replace(
         lexicon, entries=tuple(entries), file=Path(path), speakers=found.speakers
     )

@@ -1,4 +1,4 @@
-"""What a package says of itself: `package.json`, and digests of its files."""
+"""Contents of `package.json`, and digests of a package's files."""
 
 from __future__ import annotations
 

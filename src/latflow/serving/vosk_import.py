@@ -181,7 +181,7 @@ def _write_second_model(
     if not (path.is_file() and path.with_suffix(".fst").is_file()):
         log.warning("%s: not used, G.fst or G.carpa is not there", path.parent)
         return None
-    model = read_const_arpa(path, {n: word for word, n in lang.word_ids.items()})
+    model = read_const_arpa(path, lang.words)
     target.parent.mkdir(parents=True, exist_ok=True)
     LmTrie.from_model(model, lang.word_ids, file=path).save(target)
     return RescoringOptions(
