@@ -148,6 +148,18 @@ def test_what_is_forced_runs_with_all_that_follows(folder):
     assert folder.run("two") == []
 
 
+def test_a_job_that_does_not_run_loses_nothing(folder):
+    # `train` follows from `prepare`, but is not asked for.
+    assert folder.run("one", "--forcerun", "prepare", "--until", "prepare") == [
+        "prepare"
+    ]
+    assert (folder.path / "results/one/gmm/model").read_text() == "yes no\n"
+    assert "train" not in folder.run("one")
+    (folder.path / "edit").mkdir()  # so `prepare` fails
+    folder.run("one", "--forcerun", "prepare", status=1)
+    assert (folder.path / "results/one/gmm/model").read_text() == "yes no\n"
+
+
 def test_a_lower_limit_of_skipped_utterances_counts(folder):
     assert folder.run("two", limit=0.1)[:2] == ["prepare", "train"]
     assert folder.run("three", limit=0.6) == ["report", "results/three"]

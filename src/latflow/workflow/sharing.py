@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from latflow.workflow.result_cache import Entry, ResultCache, facts_of
 
 _UPDATE: Any = DAG.update_needrun
 _FINISH: Any = DAG.finish
+_START: Any = DAG.register_running
 # Without these, what is there may be older than the keys that it would be known by.
 _TRIGGERS = frozenset((RerunTrigger.MTIME, RerunTrigger.PARAMS, RerunTrigger.INPUT))
 # Other keys for results that were kept otherwise.
@@ -263,23 +264,38 @@ def share_results(results: str, options: CacheOptions) -> None:
             shared.prune()
             await _take_all(dag, shared)
 
+    def register_running(dag: Any, jobs: Any) -> None:
+        """Make room for jobs that are about to begin, and for no other.
+
+        What is removed before is lost where the run ends before the job begins.
+        """
+        if _is_asked_to_run(dag.workflow) and not dag.workflow.dryrun:
+            for job in _single(jobs):
+                shared.make_room(job, dag)
+        _START(dag, jobs)
+
     async def finish(dag: Any, job: Any, **known: Any) -> Any:
         """Keep what a job has written before those that wait for it begin."""
         if _is_asked_to_run(dag.workflow) and not dag.workflow.dryrun:
-            for single in job if job.is_group() else [job]:
+            for single in _single([job]):
                 shared.keep(single, dag)
         return await _FINISH(dag, job, **known)
 
     setattr(DAG, "update_needrun", update_needrun)  # noqa: B010 - Snakemake's own
+    setattr(DAG, "register_running", register_running)  # noqa: B010
     setattr(DAG, "finish", finish)  # noqa: B010
+
+
+def _single(jobs: Iterable[Any]) -> Iterator[Any]:
+    """Yield jobs, and those within groups."""
+    for job in jobs:
+        yield from job if job.is_group() else [job]
 
 
 async def _take_all(dag: Any, shared: SharedResults) -> None:
     """Take what there is; leave to Snakemake what remains to be done."""
     found = shared.takeable(dag)
     taken = _leave_out(dag, found)
-    for job in dag.needrun_jobs():
-        shared.make_room(job, dag)
     if taken:
         await _put_in_place(dag, shared, {job: found[job] for job in taken})
     shared.begin()
