@@ -269,16 +269,14 @@ def share_results(results: str, options: CacheOptions) -> None:
 
         What is removed before is lost where the run ends before the job begins.
         """
-        if _is_asked_to_run(dag.workflow) and not dag.workflow.dryrun:
-            for job in _single(jobs):
-                shared.make_room(job, dag)
+        for job in _single(jobs, dag):
+            shared.make_room(job, dag)
         _START(dag, jobs)
 
     async def finish(dag: Any, job: Any, **known: Any) -> Any:
         """Keep what a job has written before those that wait for it begin."""
-        if _is_asked_to_run(dag.workflow) and not dag.workflow.dryrun:
-            for single in _single([job]):
-                shared.keep(single, dag)
+        for single in _single([job], dag):
+            shared.keep(single, dag)
         return await _FINISH(dag, job, **known)
 
     setattr(DAG, "update_needrun", update_needrun)  # noqa: B010 - Snakemake's own
@@ -286,10 +284,11 @@ def share_results(results: str, options: CacheOptions) -> None:
     setattr(DAG, "finish", finish)  # noqa: B010
 
 
-def _single(jobs: Iterable[Any]) -> Iterator[Any]:
-    """Yield jobs, and those within groups."""
-    for job in jobs:
-        yield from job if job.is_group() else [job]
+def _single(jobs: Iterable[Any], dag: Any) -> Iterator[Any]:
+    """Yield jobs and those within groups; none where jobs do not really run."""
+    if _is_asked_to_run(dag.workflow) and not dag.workflow.dryrun:
+        for job in jobs:
+            yield from job if job.is_group() else [job]
 
 
 async def _take_all(dag: Any, shared: SharedResults) -> None:
