@@ -254,8 +254,19 @@ class LhotseExtractor:
         return found
 
     def _load_s3prl(self) -> None:
-        """Import s3prl, which needs parts of torchaudio that 2.9 has no more."""
+        """Import s3prl, which names parts of torchaudio that 2.9 has no more.
+
+        Only its augmentation of training data calls them.
+        """
         try:
+            _load_torchaudio()
+            torchaudio: Any = sys.modules["torchaudio"]
+            if not hasattr(torchaudio, "set_audio_backend"):
+                torchaudio.set_audio_backend = lambda *_: None
+            if not hasattr(torchaudio, "sox_effects"):
+                effects: Any = ModuleType("torchaudio.sox_effects")
+                effects.apply_effects_tensor = effects.apply_effects_file = None
+                torchaudio.sox_effects = sys.modules[effects.__name__] = effects
             import_module("s3prl.hub")
         except Exception as error:  # of all encoders that it has it may be any
             raise UserError(
