@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 import soundfile
 import yaml
-from fixtures.documents import RUN_IN_EXPERIMENT, commands, marked
+from fixtures.documents import RUN_IN_EXPERIMENT, RUN_SERVED, commands, marked
+from fixtures.serving_process import serving
 
 from latflow.cli.main import main
 from latflow.features.extract import KaldiFbank
@@ -371,7 +372,7 @@ def documented(finished, recipe, document):
     if document == "network_data":
         shutil.copy(tiny / "corpus/dev/cuts.jsonl.gz", "cuts.jsonl.gz")
         KaldiFbank().to_yaml("feature_extractor.yaml")
-    if document == "serving":
+    if document in {"serving", "triton"}:
         packaged = {**recipe, "package": {"systems": ["chain"], "offline": True}}
         Path("mine.yaml").write_text(yaml.safe_dump(packaged, sort_keys=False))
         Path("calls").mkdir()
@@ -391,15 +392,29 @@ def documented(finished, recipe, document):
     (other / "streams/gmm").symlink_to(tiny / "streams" / of_network)
     for name in ("align", "corpus", "gmm"):
         (other / name).symlink_to(tiny / name)
+    if document == "triton":
+        assert main(["package", "chain", "mine.yaml"]) == 0
+        Path("packages").mkdir()
+        Path("packages/german").symlink_to(tiny / "package/chain")
+    return shown(finished.repository / f"docs/{document}.md", RUN_IN_EXPERIMENT)
+
+
+def shown(path, mark):
+    """The commands of a document's marked blocks, of networks that `tiny.yaml` has."""
     return [
-        ["near" if one == "lstm" else one for one in command]
-        for command in commands(
-            (finished.repository / f"docs/{document}.md").read_text(), RUN_IN_EXPERIMENT
-        )
+        ["near" if word == "lstm" else word for word in command]
+        for command in commands(path.read_text(), mark)
     ]
 
 
-DOCUMENTS = ["kaldi", "network_data", "reproducibility", "serving", "training"]
+DOCUMENTS = [
+    "kaldi",
+    "network_data",
+    "reproducibility",
+    "serving",
+    "training",
+    "triton",
+]
 
 
 @pytest.fixture
@@ -427,5 +442,47 @@ def test_documented_commands_run(finished, recipe, capsys, document):
         assert written >= {f"{x}.{form}" for x in ("one", "more") for form in forms}
 
 
+@pytest.mark.usefixtures("beside")
+def test_documented_clients_find_the_documented_server(finished, recipe, capsys):
+    documented(finished, recipe, "serving")
+    packaged = {**recipe, "package": {"systems": ["logmel"]}}  # `chain` can't stream
+    Path("mine.yaml").write_text(yaml.safe_dump(packaged, sort_keys=False))
+    Path("data").mkdir()
+    for name in ("audio", "data/test"):
+        Path(name).symlink_to(finished.folder / "results/mine/corpus/test/audio")
+    repository, servers, clients = finished.repository, [], []
+    for page in (repository / "README.md", repository / "docs/load-test.md"):
+        for command in shown(page, RUN_SERVED):
+            words = [word.replace("chain", "logmel") for word in command]
+            if words[0] == "serve":
+                servers.append(words[1:])
+            elif words[0] == "load-test":
+                clients.append(words)
+            else:
+                assert main(words) == 0, (words, capsys.readouterr().err[-2000:])
+    assert len(clients) == 5
+    (options,) = servers
+    with serving(*options) as (process, address):
+        url = f"ws://localhost:{address.rpartition(':')[2].strip('/')}"
+        for words in clients:
+            client = in_seconds([words[0], url, *words[2:]], process.pid)
+            status, printed = main(client), capsys.readouterr()
+            # In two seconds, beside other tests, it may well find none.
+            is_told = "--find-capacity" in client and "capacity " in printed.out
+            assert status == 0 or is_told, (client, printed.err[-2000:])
+
+
+def in_seconds(client, pid):
+    """Return a load client's command that takes seconds instead of minutes."""
+    less = {"--sessions": "2", "--seconds": "2", "--soak": "0.05", "--pid": str(pid)}
+    for option, value in less.items():
+        if option in client:
+            client[client.index(option) + 1] = value
+    if "--find-capacity" in client:
+        client += ["--seconds", "2", "--utterances", "4"]
+    return client
+
+
 def test_all_marked_documents_are_run(repository):
     assert marked(repository, RUN_IN_EXPERIMENT) == DOCUMENTS
+    assert marked(repository, RUN_SERVED) == ["README", "load-test"]

@@ -19,7 +19,7 @@ from latflow.workflow.jobs import find_record
 pytestmark = pytest.mark.slow
 
 RECIPE = ("--configfile", "tests/e2e/small.yaml")
-KILLS = 10
+KILLS = 6
 WER = "results/small/wer.tsv"
 NETWORK_SCORE = "results/small/score/mmi/test/wer.json"
 # Everything that a result is: tables, models, networks, what was recognized.
