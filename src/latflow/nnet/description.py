@@ -189,6 +189,18 @@ class NetworkDescription:
             given |= places[name]
         return NetworkDescription.from_config(config, file=self.file)
 
+    def decoded(self) -> NetworkDescription:
+        """Return the network of the decoded output and of the layers that it needs."""
+        layers = {
+            layer.name: {
+                **self.config["layers"][layer.name],
+                "from": list(layer.inputs),  # the layer before may be gone
+            }
+            for layer in self.plan.behind(self.plan.ends[0])
+        }
+        config = {**self.config, "layers": layers}
+        return NetworkDescription.from_config(config, file=self.file)
+
     def encoder_folders(self) -> list[str]:
         """Return the folders of pretrained encoders that layers name."""
         found = (layer["folder"] for layer in _pretrained(self.config["layers"]))

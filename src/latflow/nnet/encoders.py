@@ -3,7 +3,8 @@
     config.json                 what the encoder is made of
     model.safetensors           its parameters, perhaps with others; or several files
                                 that model.safetensors.index.json names
-    preprocessor_config.json    sample rate, and whether samples are normalized
+    preprocessor_config.json    sample rate, and whether samples are normalized; or
+                                processor_config.json, see `latflow.nnet.encoder_files`
     LICENSE*, COPYING*          terms of use; else those that README.md names
 
 A file of torchaudio's may stand for the parameters and most of config.json; see
@@ -31,6 +32,12 @@ from torch import Tensor, nn
 from latflow.errors import UserError
 from latflow.files import file_digest, open_text, read_json
 from latflow.nnet import torchaudio_encoders
+from latflow.nnet.encoder_files import (
+    check_fetched,
+    check_preprocessing,
+    normalizes_samples,
+    read_object,
+)
 from latflow.nnet.options import MOST_LAYERS
 
 log = logging.getLogger(__name__)
@@ -56,6 +63,7 @@ _LEFT_OUT = {
     "torch_dtype",
     "transformers_version",
 }
+_NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _MOST = 1 << 20  # of any number in a configuration
 _LICENCES = ("LICENSE*", "LICENCE*", "COPYING*", "license*")
 
@@ -139,9 +147,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             is not installed.
     """
     folder = Path(folder)
-    bundle, given, is_normalized = _torchaudio_file(folder), {}, False
+    bundle, given, by_shape = _torchaudio_file(folder), {}, None
     if bundle is not None:
-        given, is_normalized = torchaudio_encoders.derive_config(bundle)
+        given, by_shape = torchaudio_encoders.derive_config(bundle)
     elif not (folder / CONFIG).is_file():
         raise UserError(
             "no such file",
@@ -150,8 +158,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             "config.json and model.safetensors, or with a file of torchaudio's",
         )
     if (folder / CONFIG).is_file():
-        what = "no encoder's configuration"
-        given |= read_json(folder / CONFIG, dict, what, "fetch it")
+        given |= read_object(folder / CONFIG, "no encoder's configuration")
     untold = {"conv_stride", "num_attention_heads"} - {*given}
     if bundle is not None and untold:
         raise UserError(
@@ -165,17 +172,21 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise UserError(str(error), file=folder / CONFIG) from None
     known = {*_config_class(kind)().to_dict()} - _LEFT_OUT
     config = {k: v for k, v in given.items() if k in known and not k.startswith("_")}
+    if given.get("quantization_config"):
+        what = "its parameters are quantized"
+        raise UserError(what, file=folder / CONFIG, remedy="fetch it as it was before")
+    check_preprocessing(folder, kind.reads, given)
     if kind.reads == "samples":
-        config[NORMALIZED] = bool(
-            _preprocessing(folder).get("do_normalize", is_normalized)
-        )
+        found = normalizes_samples(folder)
+        if found is None and by_shape is None:
+            raise UserError(
+                "nothing in it says whether samples are normalized",
+                file=folder,
+                remedy="fetch its preprocessor_config.json too, or write one: "
+                '{"do_normalize": true} or false',
+            )
+        config[NORMALIZED] = by_shape if found is None else found
     return config
-
-
-def sample_rate_of(folder: str | Path) -> int | None:
-    """Return the sample rate that an encoder is for, Hz; None where none is stated."""
-    rate = _preprocessing(Path(folder)).get("sampling_rate")
-    return rate if isinstance(rate, int) else None
 
 
 def licence_of(folder: str | Path) -> str:
@@ -249,10 +260,15 @@ def load_weights(model: nn.Module, kind: EncoderKind, folder: str | Path) -> Non
     with torch.no_grad():
         for path in _weight_files(Path(folder)):
             for name, value in _tensors(path, kind, wanted):
+                if name not in wanted:
+                    raise UserError(f"has {name} twice", file=path)
                 if wanted[name].shape != value.shape:
                     what = f"{name} has the shape {list(value.shape)}, and config.json "
                     what += f"says {list(wanted[name].shape)}"
                     raise UserError(what, file=path)
+                if value.dtype not in _NUMBERS and wanted[name].is_floating_point():
+                    what = f"{name} is of type {value.dtype}: it is quantized"
+                    raise UserError(what, file=path, remedy="fetch it as it was before")
                 wanted.pop(name).copy_(value)
     left = [name for name in wanted if name != _MASK]
     if left:
@@ -328,6 +344,7 @@ def _weight_files(folder: Path) -> list[Path]:
                 if pickles
                 else "fetch the parameters too",
             )
+        check_fetched(path)
     return paths
 
 
@@ -335,15 +352,9 @@ def _torchaudio_file(folder: Path) -> Path | None:
     """Return the file of torchaudio's that stands for parameters; None for none."""
     if (folder / WEIGHTS).exists() or (folder / f"{WEIGHTS}.index.json").exists():
         return None
-    return torchaudio_encoders.find_file(folder)
-
-
-def _preprocessing(folder: Path) -> dict[str, Any]:
-    """Return what preprocessor_config.json says; nothing where it is not there."""
-    path = folder / "preprocessor_config.json"
-    if not path.is_file():
-        return {}
-    return read_json(path, dict, "not readable as JSON", "fetch it again")
+    if (found := torchaudio_encoders.find_file(folder)) is not None:
+        check_fetched(found)
+    return found
 
 
 def _check_size(name: str, value: Any) -> None:

@@ -183,10 +183,22 @@ def save_model(
     Raises:
         ValueError: priors of another size, negative, not finite, or all zero.
     """
-    num_classes = {name: o.num_classes for name, o in network.outputs.items()}
     shares = np.empty(0, np.float32)
     if priors is not None:
-        shares = _checked_priors(priors, next(iter(num_classes.values())))
+        num_classes = next(iter(network.outputs.values())).num_classes
+        shares = _checked_priors(priors, num_classes)
+    with atomic_directory(folder) as temporary:
+        _write_network(temporary, network, description, meta)
+        np.save(temporary / PRIORS, shares)
+
+
+def _write_network(
+    folder: Path,
+    network: Network,
+    description: NetworkDescription,
+    meta: Mapping[str, Any],
+) -> None:
+    """Write description, weights and meta.json into a folder."""
     weights = {
         name: value.detach().to("cpu", copy=True).contiguous()
         for name, value in network.state_dict().items()
@@ -194,17 +206,39 @@ def save_model(
     meta = {
         **meta,
         "dim_in": network.dim_in,
-        "classes": num_classes,
+        "classes": {name: o.num_classes for name, o in network.outputs.items()},
         "subsampling": network.subsampling,
     }
-    with atomic_directory(folder) as temporary:
-        whole = dict(description.self_contained().config)
-        config = yaml.safe_dump(whole, sort_keys=False)
-        (temporary / "network.yaml").write_text(config, encoding="utf-8")
-        save_file(weights, temporary / "weights.safetensors")
-        np.save(temporary / PRIORS, shares)
-        text = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-        (temporary / "meta.json").write_text(text, encoding="utf-8")
+    whole = dict(description.self_contained().config)
+    config = yaml.safe_dump(whole, sort_keys=False)
+    (folder / "network.yaml").write_text(config, encoding="utf-8")
+    save_file(weights, folder / "weights.safetensors")
+    text = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
+    (folder / "meta.json").write_text(text, encoding="utf-8")
+
+
+def keep_decoded(folder: Path) -> None:
+    """Take out of a model what its decoded output does not need.
+
+    Outputs that only help training go, and the layers that they alone need. Scores
+    stay, to the bit; a model without such layers stays as it is.
+
+    Args:
+        folder: the model folder, which changes.
+
+    Raises:
+        UserError: as `load_model`.
+    """
+    model = load_model(folder)
+    whole, description = model.network, model.network.description.decoded()
+    if set(description.plan.names) == set(whole.description.plan.names):
+        return
+    classes = {name: output.num_classes for name, output in whole.outputs.items()}
+    network = Network(description, whole.dim_in, classes)
+    state = whole.state_dict()
+    network.load_state_dict({name: state[name] for name in network.state_dict()})
+    meta = {**model.meta, "num_parameters": network.num_parameters}
+    _write_network(folder, network, description, meta)
 
 
 def _checked_priors(priors: np.ndarray, num_classes: int) -> np.ndarray:

@@ -25,6 +25,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.silence import SILENCE_FILE
 from latflow.nnet.described import described_licences
+from latflow.nnet.model_dir import keep_decoded
 from latflow.options import PositiveInt
 from latflow.provenance import versions
 from latflow.scoring.calibration import (
@@ -137,7 +138,7 @@ def write_package(
     elif is_gmm and options.only_aligns:
         why_aligning = "it has no decoding graph"
     with atomic_directory(out_dir) as folder:
-        _copy_all(files.model_dir, folder / "model", _GMM if is_gmm else _NETWORK)
+        _copy_model(files.model_dir, folder / "model", is_gmm=is_gmm)
         _copy_all(files.lang_dir, folder / "lang", _LANG)
         for path in sorted((files.lang_dir / "phones").glob("*.int")):
             _copy(path, folder / "lang/phones" / path.name)
@@ -255,6 +256,14 @@ def _tell_own_code(package: Path, locations: Iterable[str]) -> None:
             package,
             names,
         )
+
+
+def _copy_model(source: Path, target: Path, *, is_gmm: bool) -> None:
+    """Copy a system, without outputs that only help training."""
+    _copy_all(source, target, _GMM if is_gmm else _NETWORK)
+    if not is_gmm:
+        with trusting(True):  # noqa: FBT003 - of the recipe
+            keep_decoded(target)
 
 
 def _copy_all(

@@ -8,7 +8,7 @@ import torch
 
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.model_dir import load_model, save_model
+from latflow.nnet.model_dir import keep_decoded, load_model, save_model
 from latflow.nnet.network import Network
 
 CONFIG = {
@@ -162,3 +162,44 @@ def test_priors_of_another_size_are_refused(folder):
     np.save(folder / "priors.npy", np.full(5, 0.2, np.float32))
     with pytest.raises(UserError, match="priors have shape"):
         load_model(folder)
+
+
+def test_outputs_that_are_not_decoded_are_taken_out(folder, tmp_path):
+    """What is left gives the same scores, to the bit; a second time changes nothing."""
+    whole = load_model(folder)
+    keep_decoded(folder)
+    left = load_model(folder)
+    assert left.meta["classes"] == {"output": 4}
+    assert left.network.description.plan.names == ["rec", "fact", "again", "output"]
+    assert left.meta["num_parameters"] == left.network.num_parameters
+    assert left.network.num_parameters < whole.network.num_parameters
+    x, lengths = torch.randn(2, 7, 5), torch.tensor([7, 4])
+    expected, found = (m.log_likelihoods(x, lengths) for m in (whole, left))
+    assert all(map(torch.equal, found, expected))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    keep_decoded(folder)
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_layers_of_other_outputs_stay_where_their_parameters_are_shared(tmp_path):
+    """`decode` names an output that is not the first; a state and a module are lent."""
+    layers = {
+        "unused": {"class": "rec", "size": 3},
+        "lent": {"class": "linear", "size": 3},
+        "first": {"class": "output", "loss_scale": 0.3},
+        "giver": {"class": "rec", "from": "data", "size": 3},
+        "taker": {"class": "rec", "from": "data", "size": 3, "initial_state": "giver"},
+        "same": {"reuse": "lent"},
+        "second": {"class": "output", "loss": "ctc"},
+    }
+    description = NetworkDescription.from_config({"decode": "second", "layers": layers})
+    network = Network(description, 5, {"pdf": 4, "label": 3}, seed=3).eval()
+    save_model(tmp_path / "m", network, description, None, {"scores": "ctc"})
+    keep_decoded(tmp_path / "m")
+    left = load_model(tmp_path / "m").network
+    kept = {"unused", "lent", "giver", "taker", "same", "second"}
+    assert set(left.description.plan.names) == kept
+    x, lengths = torch.randn(2, 7, 5), torch.tensor([7, 4])
+    expected = network(x, lengths)["second"].logits
+    assert torch.equal(left(x, lengths)["second"].logits, expected)
+    assert list(left.outputs) == ["second"]

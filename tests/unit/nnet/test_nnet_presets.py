@@ -105,6 +105,21 @@ def test_conformers_for_lfmmi(preset, name):
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
 
 
+@pytest.mark.parametrize("name", ["tdnnf_chain_small_augmented", "conformer_chain_ctc"])
+def test_scores_need_no_other_output(preset, name):
+    """Of TDNN-F with repeated edges too, to the bit."""
+    whole = Network(preset(name), 40, {"pdf": 90, "label": 9}).eval()
+    alone = Network(preset(name).decoded(), 40, {"pdf": 90}).eval()
+    assert alone.num_parameters < whole.num_parameters
+    state = whole.state_dict()
+    alone.load_state_dict({key: state[key] for key in alone.state_dict()})
+    features, lengths = torch.randn(2, 50, 40), torch.tensor([50, 31])
+    (logits, lengths_out), *_ = whole(features, lengths).values()
+    ((found, lengths_found),) = alone(features, lengths).values()
+    assert torch.equal(logits, found)
+    assert torch.equal(lengths_out, lengths_found)
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_ctc_beside_lfmmi_is_the_same_conformer_with_an_output(preset, name):
     with torch.device("meta"):

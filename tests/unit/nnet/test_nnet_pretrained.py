@@ -321,7 +321,8 @@ def test_a_model_folder_needs_no_other(folders, kind, tmp_path):
 def test_plan_counts_it_by_its_configuration(folders, tmp_path):
     folder = folders["wavlm"][0]
     network = network_of(folder)
-    shutil.copy(folder / "config.json", tmp_path)
+    for name in ("config.json", "preprocessor_config.json"):
+        shutil.copy(folder / name, tmp_path)
     folder = tmp_path
     found = footprint_of(described(folder), WINDOW, {"pdf": 4})
     assert found.parameters == sum(v.numel() for v in network.parameters())

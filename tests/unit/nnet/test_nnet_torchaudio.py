@@ -235,6 +235,8 @@ def _without(state, prefix):
 def test_safetensors_come_first(models, tmp_path):
     folder = tmp_path / "both"
     models["wavlm"].save_pretrained(folder)
+    told = '{"do_normalize": false}'
+    (folder / "preprocessor_config.json").write_text(told)
     (folder / "training.pt").write_bytes(b"of somebody's training")
     wanted = of_transformers(models["wavlm"], SIGNAL)[:, :49]
     torch.testing.assert_close(

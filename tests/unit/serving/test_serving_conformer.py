@@ -5,8 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 from fixtures.serving_package import RATE
 
+from latflow.files import file_digest
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
@@ -24,6 +26,10 @@ LAYERS = {
         "causal": True,
     },
     "output": {"class": "output"},
+    # these only help training
+    "wide": {"class": "linear", "from": "blocks", "size": 32},
+    "ctc": {"class": "output", "loss": "ctc"},
+    "phones": {"class": "output", "from": "thirds", "target": "phone"},
 }  # fmt: skip
 
 
@@ -36,7 +42,8 @@ def streamed(digits, tmp_path_factory):
     known = load_model(digits.root / "nnet/tdnnf")
     classes = known.network.outputs["output"].num_classes
     description = NetworkDescription.from_config({"layers": LAYERS})
-    network = Network(description, 23, {"pdf": classes}, seed=2).eval()
+    sizes = {"pdf": classes, "label": 9, "phone": 9}
+    network = Network(description, 23, sizes, seed=2).eval()
     folder = root / "nnet/tdnnf"
     meta = {"normalization": known.meta["normalization"]}
     save_model(folder, network, description, np.ones(classes), meta)
@@ -53,6 +60,25 @@ def heard(model, pieces):
         events += session.finish()
     (best,) = (event.segment.best for event in events if isinstance(event, Final))
     return [(word.word, word.start, word.end) for word in best.words]
+
+
+def test_outputs_that_only_help_training_stay_behind(streamed, digits, tmp_path):
+    """A package that has them still, as older ones do, hears the same."""
+    root = (streamed / "model").resolve()
+    trained = streamed.parent / "nnet/tdnnf"
+    layers = yaml.safe_load((root / "network.yaml").read_text())["layers"]
+    assert list(layers) == ["thirds", "input", "blocks", "output"]
+    old = tmp_path / "old"
+    shutil.copytree(streamed, old)
+    info = json.loads((old / "package.json").read_text())
+    for name in ("network.yaml", "weights.safetensors", "meta.json"):
+        shutil.copy(trained / name, old / "model" / name)
+        info["digests"][f"model/{name}"] = file_digest(old / "model" / name)
+    (old / "package.json").write_text(json.dumps(info))
+    weights = "model/weights.safetensors"
+    assert (streamed / weights).stat().st_size < (old / weights).stat().st_size
+    samples = [digits.samples(next(iter(digits.audio)))]
+    assert heard(Model.load(old), samples) == heard(Model.load(streamed), samples)
 
 
 def test_chunks_of_audio_are_whole_chunks_of_the_network(streamed, digits):

@@ -31,7 +31,8 @@ def twin(digits, tmp_path_factory):
     root = tmp_path_factory.mktemp("encoder")
     for folder in ("lang", "graph", "scales.json"):
         (root / folder).symlink_to(digits.root / folder)
-    write_encoder(root / "encoder", num_feat_extract_layers=3, **CONVOLUTIONS)
+    small = {"num_feat_extract_layers": 3, **CONVOLUTIONS}
+    write_encoder(root / "encoder", sample_rate=RATE, **small)
     layer = {
         "class": "pretrained", "folder": str(root / "encoder"), "sample_rate": RATE,
         "shift": 80, "stride": 3, "longest": 102, "overlap": 12,

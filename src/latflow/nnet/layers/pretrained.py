@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from latflow.nnet.draws import RowDraws
+from latflow.nnet.encoder_files import sample_rate_of
 from latflow.nnet.encoders import (
     NORMALIZED,
     kind_of,
     load_weights,
     make_model,
     read_config,
-    sample_rate_of,
 )
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
 from latflow.nnet.layers.augment import most_share, spread_spans
