@@ -38,6 +38,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC as FST_ARC
 from latflow.hmm.transducer import HmmCache, add_self_loops
 from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import Pronunciation
 from latflow.lang.phones import place_markers
@@ -70,7 +71,7 @@ class Boundaries:
 
     Attributes:
         state: int32[B].
-        phone: int32[B], the one that has just been; 0 in the start state.
+        phone: int32[B], the one that has just been; 0 where a sentence begins.
         cost: float32[B], of beginning a word there: of leaving the phone, and of no
             silence.
         leaving: float32[B], the part of it that is the phone's.
@@ -133,6 +134,7 @@ def find_boundaries(
     reachable: Reachable,
     num_words: int,
     model: TransitionModel,
+    sentence_starts: np.ndarray,
 ) -> Boundaries:
     """Find where words begin and end.
 
@@ -142,6 +144,7 @@ def find_boundaries(
         reachable: of the same.
         num_words: that G has.
         model: of its transition-ids.
+        sentence_starts: states in which a sentence begins, as in the start.
 
     Raises:
         UserError: there is no such state.
@@ -159,7 +162,7 @@ def find_boundaries(
     classes = model.state[tids[is_loop]]
     phone[source[is_loop]] = model.phone[tids[is_loop]]
     leaving[source[is_loop]] = -scale * model.non_self_loop_log_prob[classes]
-    phone[hcl.start] = _NO_PHONE
+    phone[np.append(sentence_starts, hcl.start)] = _NO_PHONE
     states = np.flatnonzero(np.isfinite(cost) & (phone >= 0)).astype(np.int32)
     if not len(states) or hcl.start not in states:
         raise UserError(
@@ -267,6 +270,11 @@ def pronounced(
     return words
 
 
+def depends_on_phones_before(tree: ContextDependency) -> bool:
+    """Return whether phones depend on none but the one before, at most."""
+    return (tree.context_width, tree.central_position) in {(1, 0), (2, 1)}
+
+
 def add_words(
     parts: Parts,
     boundaries: Boundaries,
@@ -288,8 +296,7 @@ def add_words(
         UserError: phones depend on others than the one before; or tree and model don't
             know a phone.
     """
-    tree = hmms.tree
-    if (tree.context_width, tree.central_position) not in {(1, 0), (2, 1)}:
+    if not depends_on_phones_before(hmms.tree):
         raise UserError(
             "words can't be added to a model whose phones depend on others than the "
             "phone before",

@@ -16,8 +16,9 @@ pair is the cost that G has for what may follow,
 and an arc costs w + cost of its label + potential(target) - potential(source). Along a
 path these add up to the costs of HCLG. Pairs without a label in common lead nowhere and
 are left out. Labels are words, in an order in which those that come next from a state
-are few *ranges*; the end of an utterance (a final state); and backing off, which G may
-do where HCL says so, at the boundaries of words as in HCLG.
+are few *ranges*; the end of an utterance (a final state) or of one of its sentences,
+behind which G begins again; and backing off, which G may do where HCL says so, at the
+boundaries of words as in HCLG.
 
 With the least of these costs instead of their sum, a search with few tokens keeps worse
 ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,000.
@@ -56,6 +57,7 @@ from latflow.decode.parts import (
     STATE,
     STATE_BITS,
     Parts,
+    Phrases,
     Records,
     Transducer,
     no_parts,
@@ -282,10 +284,17 @@ def _add_arc_of_word(
         if arc < 0:
             return
         to, cost = np.int64(lm.next_state[arc]), np.float64(lm.cost[arc])
-    if word > 0 and len(phrases.label_of) > 0:
-        more, node = walk(phrases.lm, node, phrases.label_of[word])
+    if len(phrases.label_of) > 0 and (word > 0 or label == graph.parts.end[0]):
+        own = phrases.label_of[word] if word > 0 else _end_of_phrases(phrases)
+        more, node = walk(phrases.lm, node, own)
         cost += more
     _add_arc(graph, pair, half, a, half.arcs[a].code, to * num_nodes + node, cost)
+
+
+@njit(cache=True, nogil=True)
+def _end_of_phrases(phrases: Phrases) -> int:
+    """Return the label that ends a sentence in the model of the phrases."""
+    return len(phrases.label) + 1
 
 
 @njit(cache=True, nogil=True)
@@ -397,9 +406,7 @@ def add_pair(
         half, own = half_of(graph.parts, part)
         final = half.final[own] + lm.cost[end] - potential
         if len(phrases.label_of) > 0:
-            # Of the labels of the phrases' model the last one ends a sentence.
-            cost, _ = walk(phrases.lm, node, len(phrases.label) + 1)
-            final += cost
+            final += walk(phrases.lm, node, _end_of_phrases(phrases))[0]
     graph.final[2 * pair] = final
     return pair
 
