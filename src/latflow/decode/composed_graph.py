@@ -9,12 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from latflow.decode.added_words import (
-    AddedWord,
-    Boundaries,
-    add_words,
-    find_boundaries,
-)
+from latflow.decode.added_words import AddedWord, add_words
 from latflow.decode.composed_lm import ComposedLm, compose_lm, with_sums
 from latflow.decode.composition import ARCS, PAIRS, add_pair, make_composition
 from latflow.decode.parts import (
@@ -31,6 +26,7 @@ from latflow.decode.parts import (
 from latflow.decode.potentials import potential_of
 from latflow.decode.reachable import Reachable, depth_first_words, next_labels
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
+from latflow.decode.word_boundaries import Boundaries, find_boundaries
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC

@@ -244,12 +244,6 @@ class Language:
         return [table] if self.generates_pronunciations else []
 
     @property
-    def g2p_model(self) -> str:
-        """The G2P model that is given, or that the lexicon trains."""
-        given = self.options.g2p.model
-        return given or f"{self.experiment.results}/g2p/model.bin"
-
-    @property
     def completed_lexicon(self) -> str:
         """The lexicon with generated pronunciations, if there are."""
         if not self.generates_pronunciations:

@@ -216,10 +216,12 @@ class PackagePlan:
     @property
     def _g2p(self) -> str | None:
         """G2P model of the package, if it has one."""
-        named = self.recipe.options.package.g2p
+        options = self.recipe.options
+        named = options.package.g2p
         if self.only_aligns or not named:
             return None
-        return self.recipe.language.g2p_model if named is True else named
+        trained = f"{options.results}/g2p/model.bin"
+        return (options.lang.g2p.model or trained) if named is True else named
 
     @property
     def decoding(self) -> str:
