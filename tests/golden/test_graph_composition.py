@@ -75,18 +75,22 @@ def test_stage_lets_sentences_follow(golden, tmp_path):
     assert json.loads((tmp_path / "HCLG.json").read_text())["sentences"] == "several"
 
 
+@pytest.mark.parametrize("sentences", ["one", "several"])
 @pytest.mark.parametrize("seed", range(5))
-def test_hcl_and_g_have_the_costs_of_kaldis_graph(golden, tmp_path, seed):
+def test_hcl_and_g_have_the_costs_of_kaldis_graph(golden, tmp_path, seed, sentences):
     folder = golden / "gmm/tri1"
     make_graph(
         *(golden / "lang", golden / "lang/G.fst", folder, tmp_path / "HCLG.fst"),
         options=GraphOptions(),
         composition="lookahead",
+        sentences=sentences,
     )
     facts = json.loads((tmp_path / "HCLG.json").read_text())
     assert facts["composition"] == "lookahead"
     parts = load_graph(tmp_path / "HCLG.fst", Lang.load(golden / "lang"))
     kaldi = Graph.load(golden / "graph/HCLG_tri1.fst")
+    if sentences == "several":
+        kaldi = let_sentences_follow(kaldi)
     pdfs = load_model(folder)[1].pdf
     rng = np.random.default_rng(seed)
     scores = rng.normal(scale=3.0, size=(80, pdfs.max() + 1)).astype(np.float32)

@@ -11,10 +11,11 @@ from latflow.decode.decoder import LatticeDecoder
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
+from latflow.graphs.sentences import let_sentences_follow
 
 NUM_PDFS = 3
 TID_TO_PDF = np.array([0, 0, 1, 2, 0, 1, 2], np.int32)
-BACK_OFF = 6
+BACK_OFF, SENTENCE_END = 6, 7
 NO_BEAM = {"beam": 1e9, "lattice_beam": 1e9, "max_active": 10**9, "min_active": 0}
 
 
@@ -165,6 +166,18 @@ def test_lattices_are_those_of_the_graph_composed_before(hcl, grammar, frames, s
     check(
         attempt(composed_before(hcl, grammar), scores),
         attempt(GraphParts(hcl, grammar, BACK_OFF), scores),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(lexicons(), grammars(), st.integers(1, 5), st.integers(0, 2**31))
+def test_sentences_follow_as_in_the_graph_composed_before(hcl, grammar, frames, seed):
+    scores = random_scores(frames, seed)
+    several = let_sentences_follow(hcl, SENTENCE_END)
+    parts = GraphParts(several, grammar, BACK_OFF, sentence_end=SENTENCE_END)
+    check(
+        attempt(let_sentences_follow(composed_before(hcl, grammar)), scores),
+        attempt(parts, scores),
     )
 
 

@@ -98,6 +98,7 @@ def test_a_package_has_the_files_of_its_system():
         "ivectors": [],
         "grammar": [],
         "arpa": [],
+        "g2p": [],
         "licence": [],
         "parent_scales": "results/mine/tune/plain_net/scales.json",
         "scores": "results/mine/score/mpe/dev/hyp.ctm",
@@ -158,6 +159,25 @@ def test_rescoring_has_scales_of_its_own():
     assert plan.package_options["rescoring"]["lm"] == "big"
     with pytest.raises(UserError, match="lattices of plain_net are not rescored"):
         Recipe.from_config(config(systems=["plain_net"], rescore="big"))
+
+
+def test_packages_that_words_can_be_added_to_have_a_g2p_model():
+    def planned(system="mpe", lang=None, **package):
+        given = config(systems=[system], **package)
+        given["lang"] = {**given["lang"], **(lang or {})}
+        if "rescore" not in package:
+            given["decode"]["composition"] = "lookahead"
+        return PackagePlan(Recipe.from_config(given), system).files["g2p"]
+
+    assert planned(g2p=True) == "results/mine/g2p/model.bin"
+    assert planned(g2p=True, lang={"g2p": {"model": "my.g2p"}}) == "my.g2p"
+    assert planned(g2p="other.g2p") == "other.g2p"
+    assert planned(g2p=False) == []
+    assert planned("sat", g2p=True) == []  # it aligns
+    with pytest.raises(UserError, match=r"package\.g2p: mpe .*: graphs are whole"):
+        planned(g2p=True, rescore="big")
+    with pytest.raises(UserError, match=r"package\.g2p: mono .* that follow"):
+        planned("mono", g2p=True, offline=True)
 
 
 def test_a_neural_language_model_cannot_be_packaged():

@@ -35,6 +35,32 @@ if recipe.imported_system is None:
             script:
                 "../scripts/run_stage.py"
 
+    if recipe.options.package.g2p is True and not recipe.options.lang.g2p.model:
+
+        rule train_g2p:
+            input:
+                lexicon=recipe.language.lexicon,
+                beside=recipe.language.beside_lexicon,
+            output:
+                model="<results>/g2p/model.bin",
+            log:
+                "<logs>/train_g2p/model.log",
+            benchmark:
+                "<benchmarks>/train_g2p/model.jsonl"
+            conda:
+                "../../envs/lang.yaml"
+            threads: 1
+            resources:
+                mem_mb=per_attempt(8000),
+                runtime=per_attempt(60),
+            params:
+                options=recipe.options.lang.values(),
+                stage=stage("latflow.lang.completion.train_model"),
+            message:
+                "Train a G2P model on the lexicon"
+            script:
+                "../scripts/run_stage.py"
+
     rule make_lang:
         input:
             lexicon=recipe.language.completed_lexicon,

@@ -21,8 +21,11 @@ G2P = Group("g2p", "Pronunciations of words that no lexicon has.")
 def _train(arguments: Arguments) -> None:
     """Learn from a lexicon how words are pronounced."""
     from latflow.lang.completion import train_model
+    from latflow.lang.options import LangOptions
+    from latflow.options import read_options
 
-    train_model(Path(arguments.lexicon), Path(arguments.model), order=arguments.order)
+    options = read_options(LangOptions, {"g2p": {"order": arguments.order}}, "g2p")
+    train_model(Path(arguments.lexicon), Path(arguments.model), options=options)
 
 
 @G2P.command(

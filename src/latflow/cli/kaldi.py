@@ -152,6 +152,7 @@ def _export_system(arguments: Arguments) -> None:
         "--name", "name of the system; by default as the workflow writes model_dir's"
     ),
     option("--lang", "lang directory of the graph; by default made of what is there"),
+    option("--g2p", "G2P model with its phones, for words that sessions bring"),
     example="import-kaldi vosk vosk-model results/mine --name chain",
 )
 def _import_vosk(arguments: Arguments) -> None:
@@ -164,6 +165,7 @@ def _import_vosk(arguments: Arguments) -> None:
         arguments.results,
         arguments.name or name_of_import(arguments.model_dir),
         lang_dir=arguments.lang,
+        g2p=arguments.g2p,
     )
 
 

@@ -192,7 +192,10 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--raw-rate", "standard input is 16-bit samples at this rate", type=int),
     option("--n-best", "hypotheses of a segment in the JSON", 1),
     option("--lattices", "archive to write the lattices of all segments to"),
-    option("--words", "lexicon of words to add"),
+    option(
+        "--words",
+        "words to add, as a lexicon; without phones where the package has a G2P model",
+    ),
     option("--word-boost", "discount on the cost of each of these words", -2.0),
     option("--words-like", "words that they are like", [], nargs="+", metavar="WORD"),
     option("--phrases", "file of phrases to favour, one a line"),
@@ -252,15 +255,14 @@ def _transcribe(arguments: Arguments) -> int:
 def _language(arguments: Arguments) -> LanguageOptions:
     """Return what recordings are recognized with beside the package."""
     from latflow.files import read_lines
-    from latflow.lang.lexicon import entry_line, read_lexicon
+    from latflow.lang.lexicon import read_new_words
     from latflow.options import read_options
     from latflow.serving.options import LanguageOptions
 
-    words = read_lexicon(arguments.words).entries if arguments.words else ()
     lines = read_lines(arguments.phrases) if arguments.phrases else ()
     grammar = read_lines(arguments.grammar) if arguments.grammar else ()
     values = {
-        "new_words": [entry_line(entry) for entry in words],
+        "new_words": read_new_words(arguments.words) if arguments.words else (),
         "word_boost": arguments.word_boost,
         "words_like": arguments.words_like,
         "phrases": [line.strip() for _, line in lines if line.strip()],

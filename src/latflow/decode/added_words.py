@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -31,19 +30,17 @@ from latflow.decode.parts import (
     Transducer,
     read_only,
 )
-from latflow.decode.reachable import Reachable
 from latflow.decode.search_graph import pack_arcs
+from latflow.decode.word_boundaries import NO_PHONE, Boundaries
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC as FST_ARC
 from latflow.hmm.transducer import HmmCache, add_self_loops
 from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import Pronunciation
 from latflow.lang.phones import place_markers
-
-_NO_PHONE = 0  # before the first one of an utterance
-_MOST_BRIDGES = 8  # epsilon arcs between the end of a word and the next
 
 
 @dataclass(frozen=True)
@@ -62,173 +59,6 @@ class AddedWord:
     phones: tuple[int, ...]
     cost: float
     like: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Boundaries:
-    """States of HCL in which words begin and end.
-
-    Attributes:
-        state: int32[B].
-        phone: int32[B], the one that has just been; 0 in the start state.
-        cost: float32[B], of beginning a word there: of leaving the phone, and of no
-            silence.
-        leaving: float32[B], the part of it that is the phone's.
-        num_arcs: int64[B], that leave the state.
-        has_loop: bool[B], whether its self-loop leads back to it: that of a copy, which
-            backs off (`let_words_back_off`), leads to the state that it is a copy of.
-        self_loop_scale: that the graph was made with.
-    """
-
-    state: np.ndarray
-    phone: np.ndarray
-    cost: np.ndarray
-    leaving: np.ndarray
-    num_arcs: np.ndarray
-    has_loop: np.ndarray
-    self_loop_scale: float
-
-    def behind(self, phone: int) -> tuple[int, float]:
-        """Return the number of the state that follows a word with this last phone.
-
-        Where no word of HCL ends with it, the start state has to do. Of several states,
-        that with most arcs: in others, silence or none has been chosen before.
-
-        Returns:
-            (number; what its arcs cost too much, or too little, for a path that comes
-            from elsewhere: epsilon removal moves weights over states).
-        """
-        found = np.flatnonzero((self.phone == phone) & self.has_loop)
-        if not len(found):
-            found = np.flatnonzero(self.phone == _NO_PHONE)
-        own = self.cost - self.leaving
-        at = int(found[np.argmax(self.num_arcs[found])])
-        return at, float(own[at]) - self.common_cost
-
-    @cached_property
-    def common_cost(self) -> float:
-        """Return what words cost in common behind most phones, those of speech."""
-        own = self.cost - self.leaving
-        most = np.full(int(self.phone.max()) + 1, -np.inf, np.float32)
-        np.maximum.at(most, self.phone, own)
-        return float(np.median(most[np.isfinite(most)]))
-
-    @cached_property
-    def end_cost(self) -> float:
-        """Return what the end of a word costs.
-
-        The choice between silence and none is paid by the last phone of a word; in the
-        start state, where no word has ended, by the first one of the next.
-        """
-        start = float(self.cost[self.phone == _NO_PHONE].max())
-        return start - self.common_cost
-
-
-# -- boundaries --------------------------------------------------------------------
-
-
-def find_boundaries(
-    hcl: Graph,
-    labels: np.ndarray,
-    reachable: Reachable,
-    num_words: int,
-    model: TransitionModel,
-) -> Boundaries:
-    """Find where words begin and end.
-
-    Args:
-        hcl: with self-loops behind the arcs that enter their states.
-        labels: int32[A], of its arcs; the words that G has are 0 ... num_words - 1.
-        reachable: of the same.
-        num_words: that G has.
-        model: of its transition-ids.
-
-    Raises:
-        UserError: there is no such state.
-    """
-    source = hcl.sources()
-    tids, weight = np.asarray(hcl.ilabel), np.asarray(hcl.weight)
-    has_all = _have_all_words(reachable, num_words - 1)
-    cost = _entry_costs(hcl, labels, has_all)
-    ends = np.zeros(model.num_states + 1, np.bool_)  # HMM states that end a phone
-    ends[model.state[model.is_final]] = True
-    is_loop = model.is_self_loop[tids] & ends[model.state[tids]]
-    phone = np.full(hcl.num_states, -1, np.int32)
-    leaving = np.zeros(hcl.num_states, np.float32)
-    scale = _self_loop_scale(tids[is_loop], weight[is_loop], model)
-    classes = model.state[tids[is_loop]]
-    phone[source[is_loop]] = model.phone[tids[is_loop]]
-    leaving[source[is_loop]] = -scale * model.non_self_loop_log_prob[classes]
-    phone[hcl.start] = _NO_PHONE
-    states = np.flatnonzero(np.isfinite(cost) & (phone >= 0)).astype(np.int32)
-    if not len(states) or hcl.start not in states:
-        raise UserError(
-            "no state of HCL lets all words begin",
-            remedy="make the graph again with decode.composition: lookahead",
-        )
-    return Boundaries(
-        states,
-        phone[states],
-        cost[states],
-        leaving[states],
-        np.diff(hcl.arc_begin)[states],
-        np.isin(states, source[is_loop & (source == hcl.next_state)]),
-        float(scale),
-    )
-
-
-def _entry_costs(hcl: Graph, labels: np.ndarray, has_all: np.ndarray) -> np.ndarray:
-    """Return what words cost in common where any of them may begin.
-
-    That is leaving the phone before, and no silence: what the best word costs, in HCL
-    that is determinized in the tropical semiring.
-
-    Args:
-        hcl: its arcs, and
-        labels: their labels.
-        has_all: bool[S], whether all words may come next.
-
-    Returns:
-        float32[S]; inf where no word begins.
-    """
-    source, target = hcl.sources(), np.asarray(hcl.next_state)
-    weight = np.asarray(hcl.weight)
-    is_plain = has_all[source] & (labels != BACK_OFF)
-    begins = is_plain & ((labels >= 0) | ~has_all[target])
-    cost = np.full(hcl.num_states, np.inf, np.float32)
-    np.minimum.at(cost, source[begins], weight[begins])
-    # Epsilon arcs lead to such states, from the HMM that ends.
-    is_bridge = is_plain & ~begins & (np.asarray(hcl.ilabel) == 0)
-    here, there = source[is_bridge], target[is_bridge]
-    for _ in range(_MOST_BRIDGES):
-        np.minimum.at(cost, here, weight[is_bridge] + cost[there])
-    return cost
-
-
-def _have_all_words(reachable: Reachable, last: int) -> np.ndarray:
-    """Return whether all words, 0 ... last, can come next from states, bool[S]."""
-    begin = reachable.begin[:-1]
-    is_empty = begin == reachable.begin[1:]
-    none = np.array([[1, 0]], np.int32)
-    rows = np.concatenate([reachable.ranges, none])[begin]
-    has_all = ~is_empty & (rows[:, 0] == 0) & (rows[:, 1] >= last)
-    return has_all[reachable.set_of]
-
-
-def _self_loop_scale(
-    tids: np.ndarray, weight: np.ndarray, model: TransitionModel
-) -> float:
-    """Return the scale of self-loops that a graph was made with."""
-    log_prob = -model.log_prob[tids]
-    has_cost = log_prob > 0
-    return (
-        float(np.median(weight[has_cost] / log_prob[has_cost]))
-        if has_cost.any()
-        else 1.0
-    )
-
-
-# -- words -------------------------------------------------------------------------
 
 
 def pronounced(
@@ -267,6 +97,11 @@ def pronounced(
     return words
 
 
+def depends_on_phones_before(tree: ContextDependency) -> bool:
+    """Return whether phones depend on none but the one before, at most."""
+    return (tree.context_width, tree.central_position) in {(1, 0), (2, 1)}
+
+
 def add_words(
     parts: Parts,
     boundaries: Boundaries,
@@ -288,16 +123,15 @@ def add_words(
         UserError: phones depend on others than the one before; or tree and model don't
             know a phone.
     """
-    tree = hmms.tree
-    if (tree.context_width, tree.central_position) not in {(1, 0), (2, 1)}:
+    if not depends_on_phones_before(hmms.tree):
         raise UserError(
             "words can't be added to a model whose phones depend on others than the "
             "phone before",
             remedy="take a network of LF-MMI, or add the words to the lexicon",
         )
     befores = {*boundaries.phone.tolist(), *(word.phones[-1] for word in words)}
-    builder = _Builder(parts, boundaries, hmms, sorted(befores))
     is_class = isinstance(labels, Mapping)
+    builder = _Builder(parts, boundaries, hmms, sorted(befores), is_class=is_class)
     classes = list(labels) if is_class else [None]
     for like in classes:
         members = [word for word in words if like in (None, word.like)]
@@ -319,18 +153,24 @@ class _Builder:
         boundaries: Boundaries,
         hmms: HmmCache,
         befores: Sequence[int],
+        *,
+        is_class: bool,
     ) -> None:
         self._parts, self._boundaries, self._hmms = parts, boundaries, hmms
         self._befores = befores  # phones that a word may begin behind
+        self._is_class = is_class  # then G does not ask for the words themselves
         self._arcs: list[tuple[int, tuple[int, int, float, int]]] = []  # source, ARC
         self._num_states = 1
         self._ends: dict[int, int] = {}  # last phone -> state behind it
-        # Of each class: phone before -> state that words begin in; all such states.
+        # Of each class: phone before -> state that words begin in; all such states;
+        # cost of its best word.
         self._entries: list[dict[int, int]] = []
         self._states: list[list[int]] = []
         self._costs: list[float] = []
         # Of each such state of the last class: first phone of a word -> its HMM there.
         self._first_hmms: dict[int, dict[int, int]] = {}
+        # Of the last class: beginning of words -> state behind it.
+        self._behind: dict[tuple[int, ...], int] = {}
 
     def begin(self, words: Sequence[AddedWord]) -> None:
         """Add the states that words of a class begin in, one for contexts alike.
@@ -339,7 +179,7 @@ class _Builder:
         """
         firsts = {word.phones[0] for word in words}
         state_of: dict[tuple[int, ...], int] = {}
-        self._first_hmms, entry_of = {}, {}
+        self._first_hmms, self._behind, entry_of = {}, {}, {}
         for before in self._befores:
             hmms = {phone: self._hmm(before, phone) for phone in firsts}
             key = tuple(hmms.values())
@@ -349,26 +189,44 @@ class _Builder:
             entry_of[before] = state_of[key]
         self._entries.append(entry_of)
         self._states.append(list(self._first_hmms))
-        self._costs.append(-np.logaddexp.reduce([-word.cost for word in words]))
+        self._costs.append(min(word.cost for word in words))
 
     def add(self, word: AddedWord) -> None:
-        """Add the states of a pronunciation."""
-        first, last = word.phones[0], word.phones[-1]
-        if last not in self._ends:
-            self._ends[last] = self._new_state()
-        rest = self._ends[last]
-        # From the last phone back: what follows the first one serves all contexts.
-        for i in range(len(word.phones) - 1, 0, -1):
-            hmm = self._hmm(word.phones[i - 1], word.phones[i])
-            rest, _ = self._put(hmm, rest)
-        begun: dict[int, list[tuple[int, int, float, int]]] = {}
+        """Add the states of a pronunciation.
+
+        Words of a class share those of their beginnings, and are told by their last
+        phones. Where G has the words, each is told by its first one.
+        """
+        base = self._costs[-1] if self._is_class else word.cost
+        last = len(word.phones) - 1
+        told = last if self._is_class else 0
+        if not self._is_class:
+            self._behind = {}
+        for n, phone in enumerate(word.phones):
+            key = word.phones[: n + 1]
+            if n < last and key in self._behind:
+                continue
+            cost = base if n == 0 else 0.0
+            cost += word.cost - base if n == told else 0.0
+            label = word.word if n == told else 0
+            if n < last:
+                target = self._behind[key] = self._new_state()
+            elif phone in self._ends:
+                target = self._ends[phone]
+            else:
+                target = self._ends[phone] = self._new_state()
+            for hmm, sources in self._ways(key):
+                self._put(hmm, sources, target, label, cost)
+
+    def _ways(self, key: tuple[int, ...]) -> list[tuple[int, list[int]]]:
+        """Return the HMMs of the last phone of a beginning, and where each begins."""
+        *before, phone = key
+        if before:
+            return [(self._hmm(before[-1], phone), [self._behind[key[:-1]]])]
+        ways: dict[int, list[int]] = {}
         for entry, found in self._first_hmms.items():
-            hmm = found[first]
-            if hmm not in begun:
-                _, begun[hmm] = self._put(hmm, rest)
-            for tid, _, cost, target in begun[hmm]:
-                row = (tid, word.word, cost + word.cost, target)
-                self._arcs.append((entry, row))
+            ways.setdefault(found[phone], []).append(entry)
+        return list(ways.items())
 
     def _hmm(self, before: int, phone: int) -> int:
         """Return the number of the HMM of a phone behind another one."""
@@ -379,17 +237,16 @@ class _Builder:
         return self._num_states - 1
 
     def _put(
-        self, hmm: int, last: int
-    ) -> tuple[int, list[tuple[int, int, float, int]]]:
-        """Put an HMM before a state; return its first state and the arcs of that."""
+        self, hmm: int, sources: Sequence[int], target: int, word: int, cost: float
+    ) -> None:
+        """Put an HMM between states; what enters it has the word and the cost."""
         found = self._hmms.hmms[hmm]
-        states = [*(self._new_state() for _ in range(found.num_states - 1)), last]
-        rows = [
-            (states[source], (tid, 0, cost, states[target]))
-            for source, tid, cost, target in found.arcs
-        ]
-        self._arcs += rows
-        return states[0], [row for source, row in rows if source == states[0]]
+        states = [*(self._new_state() for _ in range(found.num_states - 1)), target]
+        for source, tid, own, to in found.arcs:
+            if source == 0:
+                row = tid, word, cost + own, states[to]
+                self._arcs += [(entry, row) for entry in sources]
+            self._arcs.append((states[source], (tid, 0, own, states[to])))
 
     def finish(self, labels: np.ndarray, label_of: np.ndarray | None) -> AddedWords:
         """Return what was added, with arcs that go on in HCL.
@@ -458,7 +315,7 @@ class _Builder:
             for source in (state, backed_off):
                 found["source"] = source
                 all_rows.append(found.copy())
-        start = self._boundaries.state[self._boundaries.phone == _NO_PHONE]
+        start = self._boundaries.state[self._boundaries.phone == NO_PHONE]
         set_of = np.full(num_states, hcl.set_of[start[0]], np.int32)
         for number, entry_states in enumerate(self._states):
             set_of[entry_states] = ADDED_ALONE - number

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from latflow.decode.added_words import (
-    AddedWord,
-    Boundaries,
-    add_words,
-    find_boundaries,
-)
+from latflow.decode.added_words import AddedWord, add_words
 from latflow.decode.composed_lm import ComposedLm, compose_lm, with_sums
 from latflow.decode.composition import ARCS, PAIRS, add_pair, make_composition
 from latflow.decode.parts import (
@@ -31,6 +26,7 @@ from latflow.decode.parts import (
 from latflow.decode.potentials import potential_of
 from latflow.decode.reachable import Reachable, depth_first_words, next_labels
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
+from latflow.decode.word_boundaries import Boundaries, find_boundaries
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
@@ -64,6 +60,8 @@ class GraphParts:
             word.
         file: where they come from, for messages.
         model: of the same system, where words shall be added.
+        sentence_end: a word of HCL's arcs without input label behind which another
+            sentence begins; 0 if there are none.
     """
 
     hcl: Graph
@@ -71,13 +69,21 @@ class GraphParts:
     back_off: int = 0
     file: str | Path | None = None
     model: TransitionModel | None = None
+    sentence_end: int = 0
 
     @classmethod
-    def of(cls, hcl: Graph, grammar: Graph, file: str | Path | None) -> GraphParts:
+    def of(
+        cls,
+        hcl: Graph,
+        grammar: Graph,
+        file: str | Path | None,
+        sentence_end: int = 0,
+    ) -> GraphParts:
         """Return the parts; what G has before a back-off is where HCL may back off."""
         marks = np.unique(grammar.ilabel[grammar.olabel == 0])
         is_marked = len(marks) == 1 and bool((hcl.olabel == marks[0]).any())
-        return cls(hcl, grammar, int(marks[0]) if is_marked else 0, file)
+        back_off = int(marks[0]) if is_marked else 0
+        return cls(hcl, grammar, back_off, file, sentence_end=sentence_end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,16 +139,23 @@ class ComposedGraph:
         hcl, back_off = parts.hcl, parts.back_off
         if not back_off:
             hcl, back_off = let_words_back_off(hcl)
-        words = np.where(hcl.olabel == back_off, 0, hcl.olabel).astype(np.int32)
+        is_end = (hcl.olabel == parts.sentence_end) & (hcl.ilabel == 0)
+        is_mark = (hcl.olabel == back_off) | is_end
+        words = np.where(is_mark, 0, hcl.olabel).astype(np.int32)
         label_of, last, num_known = _number_words(hcl, words, parts.grammar)
         self._boundaries: Boundaries | None = None
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
+        if parts.sentence_end:
+            labels[is_end] = last
         reachable = _reachable(hcl, labels, last)
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
         self._label_of, self._last, self._num_known = label_of, last, num_known
         self._classes: dict[tuple[tuple[int, ...], ...], ComposedLm] = {}
         if parts.model is not None:
-            found = find_boundaries(hcl, labels, reachable, num_known, parts.model)
+            starts = hcl.next_state[labels == last]
+            found = find_boundaries(
+                *(hcl, labels, reachable, num_known, parts.model, starts)
+            )
             order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
             hcl = _with_arcs(hcl, found)
             labels = np.append(labels, np.full(len(found.state), ADDED))[order]

@@ -24,7 +24,7 @@ class ComposedLm(NamedTuple):
 def compose_lm(
     grammar: Graph, file: str | Path | None, label_of: np.ndarray, end: int
 ) -> ComposedLm:
-    """Lay out a grammar acceptor for compositions.
+    """Lay out a grammar acceptor for compositions; behind its end it begins again.
 
     Args:
         grammar: see `of_grammar`.
@@ -41,7 +41,8 @@ def compose_lm(
     label = np.full(len(lm.label), NOTHING, np.int32)
     label[known] = label_of[lm.label[known]]
     label[lm.label == own_end] = end
-    return with_sums(_relabelled(lm, label))
+    next_state = np.where(label == end, grammar.start, lm.next_state).astype(np.int32)
+    return with_sums(_relabelled(lm._replace(next_state=next_state), label))
 
 
 def with_sums(lm: LmArrays) -> ComposedLm:

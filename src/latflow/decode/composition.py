@@ -16,8 +16,9 @@ pair is the cost that G has for what may follow,
 and an arc costs w + cost of its label + potential(target) - potential(source). Along a
 path these add up to the costs of HCLG. Pairs without a label in common lead nowhere and
 are left out. Labels are words, in an order in which those that come next from a state
-are few *ranges*; the end of an utterance (a final state); and backing off, which G may
-do where HCL says so, at the boundaries of words as in HCLG.
+are few *ranges*; the end of an utterance (a final state) or of one of its sentences,
+behind which G begins again; and backing off, which G may do where HCL says so, at the
+boundaries of words as in HCLG.
 
 With the least of these costs instead of their sum, a search with few tokens keeps worse
 ones: Vosk's Korean model then wants 200,000 of them for what it finds with 15,000.
@@ -56,6 +57,7 @@ from latflow.decode.parts import (
     STATE,
     STATE_BITS,
     Parts,
+    Phrases,
     Records,
     Transducer,
     no_parts,
@@ -67,7 +69,6 @@ from latflow.lang.lm_arrays import find_arc, walk
 # Entries of `Composition.counts`.
 PAIRS, ARCS = range(2)
 _DEAD = -1  # instead of a pair's number: it leads nowhere
-_NO_CLASS = -1
 _MIXER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -255,10 +256,13 @@ def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     for a in range(half.states[state].begin, half.states[state + 1].begin):
         label = half.label[a]
         if label == ADDED:
-            for number in range(len(graph.parts.added.entry)):
-                _add_arcs_backing_off(graph, pair, half, a, history, number)
+            added = graph.parts.added
+            if len(added.entry) > 0 and not added.is_class[0]:
+                _add_arcs_backing_off(graph, pair, half, a, history)
+            elif len(added.entry) > 0:
+                _add_arcs_to_classes(graph, pair, half, a, history)
         elif label == BACK_OFF:
-            _add_arcs_backing_off(graph, pair, half, a, history, _NO_CLASS)
+            _add_arcs_backing_off(graph, pair, half, a, history)
         else:
             _add_arc_of_word(graph, pair, half, a, history)
         if a < half.states[state].middle:
@@ -282,20 +286,22 @@ def _add_arc_of_word(
         if arc < 0:
             return
         to, cost = np.int64(lm.next_state[arc]), np.float64(lm.cost[arc])
-    if word > 0 and len(phrases.label_of) > 0:
-        more, node = walk(phrases.lm, node, phrases.label_of[word])
+    if len(phrases.label_of) > 0 and (word > 0 or label == graph.parts.end[0]):
+        own = phrases.label_of[word] if word > 0 else _end_of_phrases(phrases)
+        more, node = walk(phrases.lm, node, own)
         cost += more
     _add_arc(graph, pair, half, a, half.arcs[a].code, to * num_nodes + node, cost)
 
 
 @njit(cache=True, nogil=True)
+def _end_of_phrases(phrases: Phrases) -> int:
+    """Return the label that ends a sentence in the model of the phrases."""
+    return len(phrases.label) + 1
+
+
+@njit(cache=True, nogil=True)
 def _add_arcs_backing_off(
-    graph: Composition,
-    pair: np.integer | int,
-    half: Transducer,
-    a: int,
-    history: int,
-    number: int,
+    graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
 ) -> None:
     """Compose an arc where G may back off, as far as one likes.
 
@@ -303,27 +309,42 @@ def _add_arcs_backing_off(
         graph: changed in place.
         pair: that it leaves.
         half: HCL, or what is added to it.
-        a: its arc.
+        a: its arc; one of ADDED leads to the added words, also without backing off.
         history: of the pair.
-        number: of the class of added words that it leads to; _NO_CLASS for none.
     """
-    lm, added = graph.parts.lm, graph.parts.added
+    lm = graph.parts.lm
     num_nodes = len(graph.parts.phrases.refund)
     state, node, cost = history // num_nodes, history % num_nodes, 0.0
-    code, is_added, is_first = half.arcs[a].code, number != _NO_CLASS, True
-    if is_added:
-        code = np.uint32(added.entry[number, half.word[a]])  # no epsilon arcs there
+    code, may_stay = half.arcs[a].code, half.label[a] == ADDED
+    if may_stay:
+        code = np.uint32(graph.parts.added.entry[0, half.word[a]])  # no epsilons there
     while state >= 0:
-        to, more = np.int64(state), 0.0
-        if is_added and added.is_class[0]:
-            arc = find_arc(lm, state, added.label[number])
-            to = np.int64(lm.next_state[arc]) if arc >= 0 else -1
-            more = np.float64(lm.cost[arc]) if arc >= 0 else 0.0
-        if to >= 0 and (is_added or not is_first):
-            _add_arc(graph, pair, half, a, code, to * num_nodes + node, cost + more)
+        if may_stay:
+            _add_arc(graph, pair, half, a, code, state * num_nodes + node, cost)
+        may_stay = True
         cost += lm.backoff_cost[state]
         state = np.int64(lm.backoff_state[state])
-        is_first = False
+
+
+@njit(cache=True, nogil=True)
+def _add_arcs_to_classes(
+    graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
+) -> None:
+    """Compose an arc to each class of added words, by the best way through G."""
+    lm, added = graph.parts.lm, graph.parts.added
+    num_nodes = len(graph.parts.phrases.refund)
+    for number in range(len(added.entry)):
+        state, cost, to, least = history // num_nodes, 0.0, -1, np.inf
+        while state >= 0:
+            arc = find_arc(lm, state, added.label[number])
+            if arc >= 0 and cost + lm.cost[arc] < least:
+                to, least = np.int64(lm.next_state[arc]), cost + lm.cost[arc]
+            cost += lm.backoff_cost[state]
+            state = np.int64(lm.backoff_state[state])
+        if to >= 0:
+            code = np.uint32(added.entry[number, half.word[a]])
+            to = to * num_nodes + history % num_nodes
+            _add_arc(graph, pair, half, a, code, to, least)
 
 
 @njit(cache=True, nogil=True)
@@ -397,9 +418,7 @@ def add_pair(
         half, own = half_of(graph.parts, part)
         final = half.final[own] + lm.cost[end] - potential
         if len(phrases.label_of) > 0:
-            # Of the labels of the phrases' model the last one ends a sentence.
-            cost, _ = walk(phrases.lm, node, len(phrases.label) + 1)
-            final += cost
+            final += walk(phrases.lm, node, _end_of_phrases(phrases))[0]
     graph.final[2 * pair] = final
     return pair
 

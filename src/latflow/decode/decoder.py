@@ -41,6 +41,7 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.hmm.transducer import HmmCache
 from latflow.lang.directory import Lang
+from latflow.lang.lexicon import SENTENCE_END
 from latflow.parallel import worker_pool
 
 _MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
@@ -334,7 +335,8 @@ def load_graph(path: str | Path, lang: Lang) -> DecodingGraph:
             remedy="make the graph again from this lang directory",
         )
     if grammar:
-        return GraphParts.of(graph, grammar[0], path)
+        end = lang.word_ids.get(SENTENCE_END, 0)
+        return GraphParts.of(graph, grammar[0], path, sentence_end=end)
     is_large = Path(path).stat().st_size > _MAPPED_BYTES
     if is_large and os.access(Path(path).parent, os.W_OK):
         return GraphFile(graph, path)

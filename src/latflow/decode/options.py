@@ -281,15 +281,6 @@ class DecodeOptions(SearchOptions):
     acoustic model (the inverse of the acoustic scale), the penalty the cost of each
     word."""
 
-    @model_validator(mode="after")
-    def _check_composition(self) -> Self:
-        if self.composition == "lookahead" and self.sentences == "several":
-            raise ValueError(
-                "composition lookahead has no sentences: several; set one of them to "
-                "its default"
-            )
-        return self
-
 
 class SegmentationOptions(Options):
     """Division of a recording into segments, which are recognized one by one."""

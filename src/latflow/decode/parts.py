@@ -58,9 +58,8 @@ class AddedWords(NamedTuple):
         entry: int32[classes, phones], the state that words of a class begin in behind
             each phone; its set is ADDED_ALONE less the number of the class.
         label: int32[K], what G has for them: labels of the words, or of their classes.
-        is_class: bool[1], whether G has classes. Then the costs of the words within one
-            are those of the arcs that leave its entries; else all words are one class.
-        cost: float32[classes], of all words of a class together.
+        is_class: bool[1], whether G has classes; else all words are one class.
+        cost: float32[classes], of the best word of a class.
     """
 
     transducer: Transducer

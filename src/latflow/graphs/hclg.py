@@ -38,6 +38,7 @@ from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
+from latflow.lang.lexicon import SENTENCE_END
 
 log = logging.getLogger(__name__)
 
@@ -321,10 +322,12 @@ def make_graph(
     """
     began = time.monotonic()
     if composition == "lookahead":
-        composer = HclgComposer(Lang.load(lang_dir), *load_model(model_dir), options)
-        hcl = composer.compose_lexicon()
-        parts = [hcl, Graph.load(grammar)]
-        save_graph(parts, graph, options, {"composition": composition}, began)
+        lang = Lang.load(lang_dir)
+        hcl = HclgComposer(lang, *load_model(model_dir), options).compose_lexicon()
+        if sentences == "several":
+            hcl = let_sentences_follow(hcl, lang.word_ids[SENTENCE_END])
+        facts = {"composition": composition, "sentences": sentences}
+        save_graph([hcl, Graph.load(grammar)], graph, options, facts, began)
         return
     hclg = build_hclg(lang_dir, grammar, *load_model(model_dir), options)
     if sentences == "several":

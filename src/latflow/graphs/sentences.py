@@ -20,15 +20,17 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 
 
-def let_sentences_follow(graph: Graph) -> Graph:
+def let_sentences_follow(graph: Graph, end: int = 0) -> Graph:
     """Return a decoding graph whose utterances hold one sentence or several.
 
-    Each final state gets an arc without labels, of its final cost, to a second start
-    state. What is reached from there without an input label is there twice, too, and is
-    not final the second time: no path comes back to where it was without a frame.
+    Each final state gets an arc without input label, of its final cost, to a second
+    start state. What is reached from there without an input label is there twice, too,
+    and is not final the second time: no path comes back to where it was without a
+    frame.
 
     Args:
-        graph: of single sentences.
+        graph: of single sentences: HCLG, or HCL alone.
+        end: output label of these arcs, by which G ends and begins again.
     """
     begin = _reached_without_input(graph)
     second = np.full(graph.num_states, -1, np.int64)
@@ -40,7 +42,7 @@ def let_sentences_follow(graph: Graph) -> Graph:
     copies["next_state"][stays] = second[copies["next_state"][stays]]
     ends = np.flatnonzero(np.isfinite(graph.final))
     onwards = np.zeros(len(ends), ARC)
-    onwards["weight"] = graph.final[ends]
+    onwards["olabel"], onwards["weight"] = end, graph.final[ends]
     onwards["next_state"] = second[graph.start]
     return Graph.from_arc_list(
         graph.start,

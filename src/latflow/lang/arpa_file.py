@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 LOG_ZERO = -99.0  # stands for log10(0) in ARPA files
 _COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
 _SECTION = re.compile(r"\\(\d{1,9})-grams:")
+_BLANK = " \t\r\f\v"
+_BLANKS = re.compile(f"[{_BLANK}]+")
 _ROUNDED = 1e-4  # log-probabilities up to here are 0, rounded by who wrote them
 END = "\\end\\"
 _UNPACK = "unpack it, and name the ARPA file in it"
@@ -82,7 +84,7 @@ class ArpaFile:
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
         """Yield (line number, n-gram); log at the end what was changed."""
         _check_kind(self.file)
-        lines = ((n, line.strip()) for n, line in read_lines(self.file))
+        lines = ((n, line.strip(_BLANK)) for n, line in read_lines(self.file))
         lines = ((n, line) for n, line in lines if line)
         self.counts, following = _header(lines, self.file)
         for length in range(1, len(self.counts) + 1):
@@ -126,7 +128,8 @@ class ArpaFile:
         if not line.isascii() and not unicodedata.is_normalized("NFC", line):
             line = unicodedata.normalize("NFC", line)
             self.composed += 1
-        fields = line.split()
+        # Blanks of other scripts are letters of a word, as for KenLM and SRILM.
+        fields = line.split() if line.isascii() else _BLANKS.split(line)
         extra = len(fields) - length - 1
         if extra not in (0, 1):
             self._refuse(number, f"is no {length}-gram with its log-probability")

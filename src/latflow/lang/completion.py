@@ -19,11 +19,10 @@ from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
 from latflow.lang.arpa_file import arpa_entries
-from latflow.lang.g2p import ORDER, G2p, Guess, spoken_entries, train_g2p
+from latflow.lang.g2p import G2p, Guess, spoken_entries, train_g2p
 from latflow.lang.lexicon import (
     RESERVED_WORDS,
     Lexicon,
-    read_lexicon,
     write_lexicon,
 )
 from latflow.lang.lexicon_forms import COMMENT
@@ -153,20 +152,18 @@ def pronounce_words(
     return [_likely(guesses, settings.min_probability) for guesses in found]
 
 
-def train_model(lexicon: Path, model: Path, *, order: int = ORDER) -> None:
-    """Train a model on a lexicon file and write it.
+def train_model(lexicon: Path, model: Path, *, options: LangOptions) -> None:
+    """Train a model on a lexicon file and write it (stage).
 
     Args:
-        lexicon: as `read_lexicon` reads it.
+        lexicon: the lexicon.
         model: file to write.
-        order: length of the longest n-grams, in graphones.
+        options: how to read it, and length of the n-grams (`g2p.order`).
 
     Raises:
         UserError: the lexicon is faulty, or has nothing to learn from.
     """
-    given = read_lexicon(lexicon)
-    silence = special_names(given, LangOptions()).silence_phones
-    train_g2p(spoken_entries(given, silence), order=order).trie.save(model)
+    _trained(read_dictionaries(lexicon, options), options).trie.save(model)
 
 
 def apply_model(
@@ -225,9 +222,8 @@ def _model_for(
     Raises:
         UserError: the given model has phones that the lexicon does not have.
     """
-    silence = special_names(given, options).silence_phones
     if model is None:
-        return train_g2p(spoken_entries(given, silence), order=options.g2p.order)
+        return _trained(given, options)
     g2p = load_g2p(model)
     strange = sorted(set(g2p.phones) - set(given.phones))
     if strange:
@@ -238,6 +234,12 @@ def _model_for(
             "lang.g2p.model empty",
         )
     return g2p
+
+
+def _trained(given: Lexicon, options: LangOptions) -> G2p:
+    """Train a model on a lexicon."""
+    silence = special_names(given, options).silence_phones
+    return train_g2p(spoken_entries(given, silence), order=options.g2p.order)
 
 
 def _lacking(

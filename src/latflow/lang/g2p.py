@@ -134,6 +134,11 @@ class G2p:
         return found
 
     @cached_property
+    def letters(self) -> frozenset[str]:
+        """The distinct letters of words."""
+        return frozenset("".join(self._graphones))
+
+    @cached_property
     def phones(self) -> list[str]:
         """The distinct phones."""
         entries = (entry for each in self._graphones.values() for entry in each)

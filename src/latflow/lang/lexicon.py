@@ -168,6 +168,40 @@ def read_lexicon(
             remedy="name a dictionary; lang.lexicon and latflow align take such files",
         )
     rows = read_rows(file, has_probabilities=has_probabilities)
+    lexicon = _lexicon_of(rows, file, strip_stress=strip_stress)
+    if max_normalize:
+        lexicon = replace(lexicon, entries=_max_normalize(lexicon.entries))
+    beside = file.with_name(SILENCE_FILE)
+    if not (lexicon.has_silence and beside.is_file()):
+        return lexicon
+    log.info("%s: silence at the edges of sentences is that of %s", file, beside.name)
+    return replace(lexicon, sentence=read_sentence_silence(beside))
+
+
+def read_new_words(path: str | Path) -> list[str]:
+    """Read a list of words: lines of a lexicon, and words without phones.
+
+    Returns:
+        Lines: words alone first, then what `read_entry` reads.
+
+    Raises:
+        UserError: as `read_lexicon`, but for words that have no pronunciation.
+    """
+    file = Path(path)
+    rows = read_rows(file, has_probabilities=None)
+    alone = [row.word for row in rows if not (row.columns or row.fields)]
+    spoken = [row for row in rows if row.columns or row.fields]
+    if not rows:
+        raise _empty(file)
+    entries = _lexicon_of(spoken, file).entries if spoken else ()
+    lines = [entry_line(entry) for entry in _max_normalize(entries)]
+    return [*dict.fromkeys(alone), *lines]
+
+
+def _lexicon_of(
+    rows: Sequence[Row], file: Path, *, strip_stress: bool = False
+) -> Lexicon:
+    """Make a lexicon of rows, see `read_lexicon`."""
     edges = [row for row in rows if _is_edge(row)]
     entries = [_entry(row, file) for row in rows if not _is_edge(row)]
     if not entries:
@@ -179,19 +213,11 @@ def read_lexicon(
             replace(e, phones=tuple(base_phone(p) for p in e.phones)) for e in entries
         ]
     _refuse_short_pauses(entries, file)
-    entries = _merge(entries, file)
-    if max_normalize:
-        entries = _max_normalize(entries)
-    lexicon = Lexicon(
-        tuple(entries),
+    return Lexicon(
+        tuple(_merge(entries, file)),
         file,
         tuple(Pronunciation(e.word, tuple(e.fields), line=e.number) for e in edges),
     )
-    beside = file.with_name(SILENCE_FILE)
-    if not (lexicon.has_silence and beside.is_file()):
-        return lexicon
-    log.info("%s: silence at the edges of sentences is that of %s", file, beside.name)
-    return replace(lexicon, sentence=read_sentence_silence(beside))
 
 
 def read_entry(line: str) -> Pronunciation:
@@ -390,12 +416,14 @@ def _merge(entries: Iterable[Pronunciation], file: Path) -> list[Pronunciation]:
     return list(found.values())
 
 
-def _max_normalize(entries: list[Pronunciation]) -> list[Pronunciation]:
+def _max_normalize(entries: Sequence[Pronunciation]) -> tuple[Pronunciation, ...]:
     """Scale each word's probabilities so that the largest is one."""
     largest: dict[str, float] = {}
     for entry in entries:
         largest[entry.word] = max(largest.get(entry.word, 0.0), entry.probability)
-    return [replace(e, probability=e.probability / largest[e.word]) for e in entries]
+    return tuple(
+        replace(e, probability=e.probability / largest[e.word]) for e in entries
+    )
 
 
 def write_silence(

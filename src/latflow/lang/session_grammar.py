@@ -110,14 +110,33 @@ def read_grammar(text: str, lang: Lang) -> Graph:
             phrase; or it is too large.
     """
     words = GrammarWords(lang)
-    if text.lstrip("\ufeff \t\r\n").startswith(HEADER):
+    if _is_jsgf(text):
         graph = read_jsgf(text, words.ids, words.unknown)
-    else:
-        phrases = [words.ids(phrase) for phrase in read_phrases(text)]
         words.require_all()
-        return _any_of([phrase for phrase in phrases if phrase])
+        return _deterministic(graph)
+    phrases = [words.ids(phrase) for phrase in read_phrases(text)]
     words.require_all()
-    return _deterministic(graph)
+    return _any_of([phrase for phrase in phrases if phrase])
+
+
+def missing_words(text: str, lang: Lang) -> list[str]:
+    """Return the words of a grammar that a language lacks.
+
+    Raises:
+        UserError: the text is neither JSON nor JSGF.
+    """
+    words = GrammarWords(lang)
+    if _is_jsgf(text):
+        read_jsgf(text, words.ids, words.unknown)
+    else:
+        for phrase in read_phrases(text):
+            words.find(phrase)
+    return words.missing
+
+
+def _is_jsgf(text: str) -> bool:
+    """Return whether a grammar is in JSGF; else it is in JSON."""
+    return text.lstrip("\ufeff \t\r\n").startswith(HEADER)
 
 
 def read_phrases(text: str) -> list[str]:

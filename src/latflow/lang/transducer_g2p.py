@@ -103,6 +103,11 @@ class TransducerG2p:
         return cls(fst, pieces, symbols)
 
     @cached_property
+    def letters(self) -> frozenset[str]:
+        """The distinct letters of words."""
+        return frozenset("".join(self.pieces))
+
+    @cached_property
     def phones(self) -> list[str]:
         """The distinct phones."""
         used = set(self.fst.olabel.tolist()) - {0}

@@ -7,7 +7,8 @@
                     adapts to speakers; tree; cmvn.ark where features are normalized
                     with statistics of the training set
     graph/          HCLG.fst, whole or in two parts
-    lang/           words.txt, phones.txt, topo, lexiconp.txt, phones/, ...
+    lang/           words.txt, phones.txt, topo, lexiconp.txt, phones/, ...;
+                    g2p.model, where it pronounces words that sessions bring
     ivectors/       extractor.npz, where the network takes i-vectors
     rescore/        G.fst and a second language model, where lattices are rescored
 
@@ -280,7 +281,12 @@ class Model:
         """What makes the searches of sessions."""
         make = partial(_decoder, transitions=self.transitions, search=self.info.search)
         return SessionSearches(
-            self.folder, self.lang, self.transitions, self.decoder, make
+            self.folder,
+            self.lang,
+            self.transitions,
+            self.decoder,
+            make,
+            can_add=self.decoder.is_composing and self._language_models is None,
         )
 
     @property

@@ -159,7 +159,12 @@ def check_recognizing(info: PackageInfo, folder: Path) -> None:
 def describe(info: PackageInfo) -> str:
     """Return the contents of `package.json` for a reader: a line a property."""
     values = info.values()
-    files = len(values.pop("digests"))
+    names = values.pop("digests")
+    files = len(names)
+    has_g2p = any(name.startswith("lang/g2p.model") for name in names)
+    values["words without phones"] = (
+        "pronounced by the package's G2P model" if has_g2p else "refused: no G2P model"
+    )
     licence = values.pop("licence").strip()
     values["recognition"] = values.pop("why_not_recognizing") or "yes"
     values["streaming"] = values.pop("why_not_streaming") or "yes"

@@ -15,14 +15,18 @@ from pathlib import Path
 from latflow.align.boundary_model import FILE as BOUNDARIES
 from latflow.align.boundary_model import BoundaryModel
 from latflow.corpus.manifests import read_cuts
+from latflow.decode.added_words import depends_on_phones_before
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import STATISTICS
 from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions, OnlineCmvn
 from latflow.files import atomic_directory, file_digest
+from latflow.fst.graph import Graph
 from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
+from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
+from latflow.lang.pronouncer import Pronouncer
 from latflow.lang.silence import SILENCE_FILE
 from latflow.nnet.described import described_licences
 from latflow.nnet.model_dir import keep_decoded
@@ -54,6 +58,7 @@ from latflow.serving.package_info import (
     check_files,
     read_info,
 )
+from latflow.serving.session_search import G2P
 from latflow.user_code import trusting
 
 log = logging.getLogger(__name__)
@@ -108,6 +113,9 @@ class PackageFiles:
     """`G.fst` of the graph, where lattices are rescored."""
     arpa: Path | None = None
     """The second language model, where they are."""
+    g2p: Path | None = None
+    """G2P model for words that sessions bring without phones, see
+    `latflow.lang.pronouncer`."""
     licence: Path | None = None
     """Text with the terms of use of the data."""
     scores: Path | None = None
@@ -132,11 +140,7 @@ def write_package(
             system cannot be streamed though that is not allowed.
     """
     is_gmm = options.kind == "gmm"
-    why_aligning = None
-    if is_gmm and (files.model_dir / ALIGNMENT_MODEL).is_file():
-        why_aligning = "it adapts to speakers in two passes over their speech"
-    elif is_gmm and options.only_aligns:
-        why_aligning = "it has no decoding graph"
+    why_aligning = _why_aligning(files, options)
     with atomic_directory(out_dir) as folder:
         _copy_model(files.model_dir, folder / "model", is_gmm=is_gmm)
         _copy_all(files.lang_dir, folder / "lang", _LANG)
@@ -150,6 +154,8 @@ def write_package(
         if files.ivectors is not None:
             _copy(files.ivectors, folder / IVECTORS)
         lang = Lang.load(folder / "lang")
+        if files.g2p is not None and why_aligning is None:
+            _add_g2p(files.g2p, folder, lang, options)
         if options.rescoring is not None:
             _copy(_given(files.grammar, "grammar"), folder / GRAMMAR)
             LmTrie.load(_given(files.arpa, "language model"), lang.word_ids).save(
@@ -197,6 +203,41 @@ def write_package(
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
     _compare_with_parent(files, options.name)
     _tell_own_code(out_dir, own_code)
+
+
+def _add_g2p(model: Path, folder: Path, lang: Lang, options: PackageOptions) -> None:
+    """Add a G2P model to a package that words can be added to.
+
+    Raises:
+        UserError: they can't; or the model has other phones.
+    """
+    fault = None
+    if options.rescoring is not None:
+        fault = "it has a second language model"
+    elif len(Graph.load_all(folder / "graph/HCLG.fst")) == 1:
+        fault = "it has a whole graph"
+    elif not (folder / "model/tree").is_file():
+        fault = "it has no tree"
+    elif not depends_on_phones_before(ContextDependency.load(folder / "model/tree")):
+        fault = "its phones depend on others than the phone before"
+    if fault:
+        raise UserError(
+            f"{options.name} can have no G2P model, since words can't be added to its "
+            f"package: {fault}",
+            remedy="package it without one (package.g2p: false), or take a network of "
+            "LF-MMI with decode.composition: lookahead",
+        )
+    Pronouncer.load(model, lang)
+    (shutil.copytree if model.is_dir() else shutil.copyfile)(model, folder / G2P)
+
+
+def _why_aligning(files: PackageFiles, options: PackageOptions) -> str | None:
+    """Return why a package only aligns; None where it recognizes speech."""
+    if options.kind != "gmm":
+        return None
+    if (files.model_dir / ALIGNMENT_MODEL).is_file():
+        return "it adapts to speakers in two passes over their speech"
+    return "it has no decoding graph" if options.only_aligns else None
 
 
 def _licences(files: PackageFiles) -> str:

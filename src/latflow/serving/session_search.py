@@ -20,10 +20,17 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import read_arpa_grammar
-from latflow.lang.lexicon import read_entry
-from latflow.lang.session_grammar import GrammarWords, bigram_grammar, read_grammar
+from latflow.lang.lexicon import Pronunciation, read_entry
+from latflow.lang.pronouncer import Pronouncer
+from latflow.lang.session_grammar import (
+    GrammarWords,
+    bigram_grammar,
+    missing_words,
+    read_grammar,
+)
 from latflow.serving.options import MOST_BOOST, LanguageOptions
 
+G2P = "lang/g2p.model"  # of a package: a file, or a folder of MFA's
 _MOST = 8  # searches with all that has been composed for them
 
 _Key = tuple[LanguageOptions, tuple[int, int] | None]
@@ -55,6 +62,7 @@ class SessionSearches:
         transitions: its transition model.
         decoder: of sessions that bring nothing.
         make: makes a decoder of a graph.
+        can_add: whether words may be added at all.
     """
 
     def __init__(
@@ -64,8 +72,11 @@ class SessionSearches:
         transitions: TransitionModel,
         decoder: LatticeDecoder,
         make: Callable[[GraphParts], LatticeDecoder],
+        *,
+        can_add: bool,
     ) -> None:
         self._folder, self._lang, self._decoder = folder, lang, decoder
+        self._can_add = can_add
         self._transitions, self._make = transitions, make
         self._known: OrderedDict[_Key, Future[SessionSearch]] = OrderedDict()
         self._lock, self._making_extensible = Lock(), Lock()
@@ -99,9 +110,9 @@ class SessionSearches:
 
     def _search(self, options: LanguageOptions) -> SessionSearch:
         """Make the search of a session."""
-        entries = [read_entry(line) for line in options.new_words]
-        lang = self._lang.with_words(entries) if entries else self._lang
         warnings: list[str] = []
+        entries = self._entries(options, warnings)
+        lang = self._lang.with_words(entries) if entries else self._lang
         grammar = _grammar(options, lang, warnings)
         phrases: dict[tuple[int, ...], float] = {}
         if self._decoder.is_composing:
@@ -125,6 +136,48 @@ class SessionSearches:
         words = pronounced(lang, entries, boost=boost, like=like)
         own = SessionParts(words, grammar, phrases)
         return SessionSearch(lang, decoder.with_parts(own, hmms), tuple(warnings))
+
+    def _entries(
+        self, options: LanguageOptions, warnings: list[str]
+    ) -> list[Pronunciation]:
+        """Return the pronunciations of the words that a session adds.
+
+        Args:
+            options: of the session.
+            warnings: gets a sentence for each word that nothing is done for.
+        """
+        found: list[Pronunciation] = []
+        for line in options.new_words:
+            if len(line.split()) > 1:
+                found.append(read_entry(line))
+            elif self._lang.is_known(word := line.strip()):
+                warnings.append(f"new_words: the lexicon has the word {word}")
+            elif self._pronouncer is None:
+                raise UserError(
+                    f"new_words: {word} has no phones, and the package has no G2P "
+                    "model",
+                    remedy="give its phones (WORD PHONE PHONE ...), or package the "
+                    "system with package.g2p",
+                )
+            else:
+                found += self._pronouncer.pronounce(word)
+        if self._can_add and self._pronouncer is not None:
+            lang = self._lang.with_words(found)
+            if options.grammar:
+                for word in missing_words(options.grammar, lang):
+                    found += self._pronouncer.pronounce(word)
+            for word in _missing(options, lang):
+                try:
+                    found += self._pronouncer.pronounce(word)
+                except UserError as error:
+                    warnings.append(error.what)
+        return found
+
+    @cached_property
+    def _pronouncer(self) -> Pronouncer | None:
+        """The G2P model of the package, if there is one."""
+        path = self._folder / G2P
+        return Pronouncer.load(path, self._lang) if path.exists() else None
 
     def _like(
         self, options: LanguageOptions, words: set[str]
@@ -193,6 +246,15 @@ def _grammar(options: LanguageOptions, lang: Lang, warnings: list[str]) -> Graph
     if options.lm:
         return read_arpa_grammar(options.lm, lang.word_ids)
     return None
+
+
+def _missing(options: LanguageOptions, lang: Lang) -> list[str]:
+    """Return the words of phrases and prompt that a language lacks."""
+    words = GrammarWords(lang)
+    phrases = [_boosted(line, options.phrase_boost)[0] for line in options.phrases]
+    for text in (*phrases, *options.phrase_list, options.prompt):
+        words.find(text)
+    return words.missing
 
 
 def favoured(

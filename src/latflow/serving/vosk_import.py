@@ -72,6 +72,7 @@ def import_vosk(
     name: str,
     *,
     lang_dir: str | Path | None = None,
+    g2p: str | Path | None = None,
 ) -> None:
     """Make a system and its package of a model folder of Vosk, see the module.
 
@@ -81,6 +82,7 @@ def import_vosk(
         name: of the system.
         lang_dir: the lang directory of its graph; None makes one that has what the
             folder says: enough to recognize, without a lexicon.
+        g2p: model for words that sessions bring without phones.
 
     Raises:
         UserError: a file is missing or garbled; the network has what ours has not; or
@@ -131,6 +133,7 @@ def import_vosk(
             ivectors=ivectors,
             grammar=source.top / "rescore/G.fst",
             arpa=second if rescoring else None,
+            g2p=None if g2p is None else Path(g2p),
         ),
         out_dir=out / "package" / name,
         options=options,

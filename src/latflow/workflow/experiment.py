@@ -133,6 +133,10 @@ class PackageSectionOptions(Options):
     rescore: Name | None = None
     """N-gram model of `decode.rescore` that the lattices of finished segments are
     rescored with."""
+    g2p: bool | Text = False
+    """Let packages pronounce words that sessions bring without phones: true by the
+    model of `lang.g2p.model`, or one of the lexicon; or a model's path. For networks of
+    LF-MMI, with `decode.composition: lookahead`."""
     licence: str | None = None
     """Text file with the terms of use of the data, which goes along."""
     endpoint: EndpointOptions = EndpointOptions()

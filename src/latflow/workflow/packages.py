@@ -115,6 +115,7 @@ class PackagePlan:
                 "that are there as a whole",
             )
         self._check_rescoring()
+        self._check_g2p()
 
     @property
     def only_aligns(self) -> bool:
@@ -187,6 +188,41 @@ class PackagePlan:
                 remedy="name a language model of decode.rescore that has the system",
             )
 
+    def _check_g2p(self) -> None:
+        """Refuse a G2P model that a package has no use for."""
+        recipe, fault = self.recipe, None
+        package = recipe.options.package
+        if not package.g2p:
+            return
+        if recipe.options.decode.composition != "lookahead":
+            fault = "graphs are whole", "set decode.composition: lookahead"
+        elif package.rescore is not None:
+            fault = "it has a second language model", "leave package.rescore out"
+        elif not self.system.is_network:
+            fault = (
+                "phones of a GMM system depend on those that follow",
+                "package a network of LF-MMI",
+            )
+        elif package.g2p is True and recipe.imported_system is not None:
+            fault = "the system is imported", "name a model: latflow g2p train makes it"
+        if fault is not None:
+            why, remedy = fault
+            raise UserError(
+                f"package.g2p: {self.name} can't pronounce words that sessions bring: "
+                f"{why}",
+                remedy=remedy,
+            )
+
+    @property
+    def _g2p(self) -> str | None:
+        """G2P model of the package, if it has one."""
+        options = self.recipe.options
+        named = options.package.g2p
+        if self.only_aligns or not named:
+            return None
+        trained = f"{options.results}/g2p/model.bin"
+        return (options.lang.g2p.model or trained) if named is True else named
+
     @property
     def decoding(self) -> str:
         """Name under which the package's scales are chosen on dev."""
@@ -224,6 +260,7 @@ class PackagePlan:
             "ivectors": ivectors,
             "grammar": [] if lm is None else f"{results}/lm/G.fst",
             "arpa": [] if lm is None else f"{results}/lm/{lm}.arpa",
+            "g2p": self._g2p or [],
             "licence": options.licence or [],
             "parent_scales": (
                 system.parent_scales if isinstance(system, SequenceNetwork) else []

@@ -14,6 +14,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.graphs.hclg import HclgComposer
 from latflow.graphs.options import ChainGraphOptions
+from latflow.graphs.sentences import let_sentences_follow
 from latflow.hmm.topology import chain_topology
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
@@ -81,32 +82,31 @@ def grammar(lang, known, new=()):
     return Graph.from_arc_list(0, np.array(source), np.array(arcs, ARC), final)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["marked", "unmarked"])
+@pytest.fixture(scope="module", params=["marked", "unmarked", "several sentences"])
 def systems(request, tmp_path_factory):
     """(language, decoder) with the words in the lexicon, and with them added."""
-    folder, marked = tmp_path_factory.mktemp("words"), request.param
+    folder, marked = tmp_path_factory.mktemp("words"), request.param != "unmarked"
     whole = make_language(folder / "whole", KNOWN | NEW, is_marked=marked)
     lang = make_language(folder / "base", KNOWN, is_marked=marked)
     classes = dict.fromkeys(lang.topology.phones, 2)
     tree = ContextDependency.full_biphone(lang.phone_sets, classes, [])
     model = TransitionModel.from_tree(tree, lang.topology)
 
-    def parts(lang, new):
+    def parts(lang, grammar):
         hcl = HclgComposer(lang, tree, model, ChainGraphOptions()).compose_lexicon()
-        found = GraphParts.of(hcl, grammar(lang, list(KNOWN), new), None)
-        assert bool(found.back_off) == marked
-        return found
+        end = lang.word_ids["</s>"]
+        if request.param == "several sentences":
+            hcl = let_sentences_follow(hcl, end)
+        return GraphParts.of(hcl, grammar, None, sentence_end=end)
 
-    decoder = LatticeDecoder(
-        replace(parts(lang, []), model=model), model.pdf, **NO_BEAM
-    )
+    own = parts(lang, grammar(lang, list(KNOWN)))
+    assert bool(own.back_off) == marked
+    decoder = LatticeDecoder(replace(own, model=model), model.pdf, **NO_BEAM)
     hmms = HmmCache(tree, model)
 
     def compose(lang, grammar):
         """Return the decoder of a grammar, composed by its definition."""
-        hcl = HclgComposer(lang, tree, model, ChainGraphOptions()).compose_lexicon()
-        found = GraphParts.of(hcl, grammar, None)
-        return LatticeDecoder(found, model.pdf, **NO_BEAM)
+        return LatticeDecoder(parts(lang, grammar), model.pdf, **NO_BEAM)
 
     return (whole, compose), model.num_pdfs, (lang, decoder, hmms)
 

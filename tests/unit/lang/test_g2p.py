@@ -235,7 +235,7 @@ def test_nothing_is_generated_where_nothing_is_missing(corpus):
 def test_a_model_with_other_phones_is_refused(corpus):
     other = corpus / "other.txt"
     other.write_text("cat K A2 T\n")
-    train_model(other, corpus / "model", order=2)
+    train_model(other, corpus / "model", options=LangOptions())
     with pytest.raises(UserError, match="lacks phones of the model: A2"):
         complete_lexicon(
             corpus / "lexicon.txt", corpus / "out",

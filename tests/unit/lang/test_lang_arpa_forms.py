@@ -66,6 +66,9 @@ FORMS = {
     "lmtool": changed("-0.5\t</s>", "-0.5 </s> -0.3010"),
     "cmu": PROSE + changed("-99\t<s>", "-99.999 <s>"),
     "blanks": changed("\t", "  \t ").replace("\n-", "\n \t-"),
+    "words with blanks of other scripts": changed("1=5", "1=7").replace(
+        "-0.5\t</s>\n", "-0.5\t</s>\n-3\t10\u00a0000\t-0.2\n-3\t\u3000\t-0.2\n"
+    ),
     "blank lines": changed("\n-0", "\n\n-0"),
     "no blank lines": changed("\n\n", "\n"),
     "blanks in the header": changed("ngram 1=5", "ngram  1 =  5"),

@@ -24,8 +24,10 @@ from latflow.fst.graph import Graph
 from latflow.fst.optimize import connect
 from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
+from latflow.lang.completion import train_model
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import read_entry
+from latflow.lang.options import LangOptions
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Partial
@@ -64,6 +66,15 @@ def lacking(digits, tmp_path_factory):
     )
     package = digits.package(folder / "package", files={"graph": folder / "HCLG.fst"})
     return word, Model.load(package), Model.load(digits.package(folder / "whole"))
+
+
+@pytest.fixture(scope="module")
+def speller(lacking, digits, tmp_path_factory):
+    """The package without the word, and with a G2P model."""
+    folder = tmp_path_factory.mktemp("speller")
+    train_model(digits.root / "lexicon.txt", folder / "g2p", options=LangOptions())
+    files = {"graph": lacking[1].folder / "graph/HCLG.fst", "g2p": folder / "g2p"}
+    return Model.load(digits.package(folder / "package", files=files))
 
 
 def entry_of(word, name=None):
@@ -146,6 +157,79 @@ def test_transcribe_takes_a_lexicon_of_words(lacking, digits, tmp_path, capsys):
     command = ["transcribe", str(model.folder), str(digits.audio[utterance])]
     assert main([*command, "--words", str(lexicon), "--segmentation", "none"]) == 0
     assert "NEW" in capsys.readouterr().out.split()
+
+
+def post(url, audio, **fields):
+    """Return what the server answers to a file, by HTTP."""
+    reply = httpx.post(
+        f"{url}/v1/audio/transcriptions",
+        files={"file": (audio.name, audio.read_bytes())},
+        data=fields,
+        timeout=60,
+    )
+    return reply.json()
+
+
+def test_words_without_phones_are_pronounced_everywhere(
+    lacking, speller, digits, tmp_path, capsys
+):
+    word, name = lacking[0], lacking[0].lower()  # the lexicon has no small letters
+    utterance = next(u for u, text in digits.texts.items() if word in text.split())
+    samples, audio = digits.samples(utterance), digits.audio[utterance]
+    number = digits.texts[utterance].split().count(word)
+    assert best_words(speller, samples, new_words=(name,))[0].count(name) == number
+    words = tmp_path / "words.txt"
+    words.write_text(f"# mine\n{name}\nKAZOO 0.5 F AO R\n")
+    command = ["transcribe", str(speller.folder), str(audio), "--words", str(words)]
+    assert main([*command, "--segmentation", "none"]) == 0
+    assert name in capsys.readouterr().out.split()
+    without_it = missing(speller, word)
+    phrases = json.dumps(digits_of(digits))
+    assert word in best_words(without_it, samples, grammar=phrases)[0]
+    listed = tuple(digits_of(digits))
+    assert word in best_words(without_it, samples, phrase_list=listed)[0]
+    assert word in best_words(without_it, samples, phrases=(f"{word} :300",))[0]
+    for model in (lacking[1], speller):
+        with running_server(model) as server, connect_client(server.url) as talk:
+            found = post(server.http, audio, new_words=name)
+            talk.send(json.dumps({"config": {"new_words": [name]}}))
+            talk.send(pcm(samples).tobytes())
+            reply = json.loads(talk.recv())
+            if model is speller:
+                talk.send('{"eof" : 1}')
+                assert name in json.loads(talk.recv())["text"].split()
+                assert name in found["text"].split()
+            else:
+                assert "no G2P model" in reply["error"]
+                assert "no G2P model" in found["error"]["message"]
+    assert main(["model-info", str(speller.folder)]) == 0
+    assert "pronounced by the package's G2P model" in capsys.readouterr().out
+
+
+def test_words_that_no_model_pronounces_are_named(lacking, speller, digits):
+    samples = digits.samples(next(iter(digits.audio)))
+    with pytest.raises(UserError, match="word q7n: .* does not know Q 7"):
+        with_words(speller, "q7n")
+    with pytest.raises(UserError, match="word Q7N: .* does not know Q 7"):
+        best_words(speller, samples, grammar='["ONE Q7N"]')
+    for options in ({"prompt": "Q7N!"}, {"phrase_list": ("ONE Q7N",)}):
+        _, warnings = speller.for_session(LanguageOptions(**options))
+        assert any("word Q7N: the G2P model can't" in line for line in warnings)
+    _, warnings = speller.for_session(LanguageOptions(new_words=("ONE",)))
+    assert warnings == ("new_words: the lexicon has the word ONE",)
+
+
+def test_a_package_takes_a_g2p_model_of_its_phones_for_words_that_it_takes(
+    speller, digits, tmp_path
+):
+    parts = {"graph": speller.folder / "graph/HCLG.fst"}
+    (tmp_path / "other.txt").write_text("cat K A2 T\ntack T A2 K\n")
+    train_model(tmp_path / "other.txt", tmp_path / "other", options=LangOptions())
+    with pytest.raises(UserError, match="phones that the system lacks: A2"):
+        digits.package(tmp_path / "p", files={**parts, "g2p": tmp_path / "other"})
+    own = speller.folder / "lang/g2p.model"
+    with pytest.raises(UserError, match="package: it has a whole graph"):
+        digits.package(tmp_path / "p", files={"g2p": own})
 
 
 def best_words(model, samples, **options):
@@ -257,16 +341,7 @@ def test_clients_bring_grammars_and_phrases(lacking, digits, tmp_path, capsys):
                 replies.append(json.loads(talk.recv()))
         return replies[-1]
 
-    def post(url, **fields):
-        audio = digits.audio[utterance]
-        reply = httpx.post(
-            f"{url}/v1/audio/transcriptions",
-            files={"file": (audio.name, audio.read_bytes())},
-            data=fields,
-            timeout=60,
-        )
-        return reply.json()
-
+    audio = digits.audio[utterance]
     with running_server(model) as server:
         listed = [*(one.lower() for one in known), "[unk]", "", known[0], "nowhere 7!"]
         allowed = {*known, model.lang.oov_word}
@@ -278,19 +353,22 @@ def test_clients_bring_grammars_and_phrases(lacking, digits, tmp_path, capsys):
             assert {*told(server.url, **config)["text"].split()} <= allowed
         assert "lacks: nowhere" in told(server.url, grammar=listed)["error"].lower()
         assert "no such" not in told(server.url, phrases=["nowhere"])["text"]
-        found = post(server.http, new_words=entry_of(word, "NEW"))["text"]
+        found = post(server.http, audio, new_words=entry_of(word, "NEW"))["text"]
         assert "NEW" in found.split()
         rules = f"#JSGF V1.0; public <x> = {known[0]}+;"
-        assert {*post(server.http, grammar=rules)["text"].split()} <= {known[0]}
+        assert {*post(server.http, audio, grammar=rules)["text"].split()} <= {known[0]}
         assert (
-            "is public" in post(server.http, grammar="#JSGF V1.0;")["error"]["message"]
+            "is public"
+            in post(server.http, audio, grammar="#JSGF V1.0;")["error"]["message"]
         )
-        hot = post(server.http, hotwords=f"{known[0]} :300,{known[1]} :0")["text"]
+        hot = post(server.http, audio, hotwords=f"{known[0]} :300,{known[1]} :0")[
+            "text"
+        ]
         assert known[0] in hot.split()
-        plain = post(server.http)["text"]
-        assert post(server.http, prompt="nowhere to go")["text"] == plain
+        plain = post(server.http, audio)["text"]
+        assert post(server.http, audio, prompt="nowhere to go")["text"] == plain
         told_back = post(
-            server.http, phrases="no where", response_format="verbose_json"
+            server.http, audio, phrases="no where", response_format="verbose_json"
         )
         assert "no such words: NO, WHERE" in told_back["warnings"][0]
     with running_server(whole) as server:
@@ -349,7 +427,7 @@ def test_a_session_waits_for_no_other_search(monkeypatch):
         return options
 
     monkeypatch.setattr(SessionSearches, "_search", search)
-    searches = SessionSearches(*[None] * 5)
+    searches = SessionSearches(*[None] * 5, can_add=False)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(searches.find, slow)
         assert entered.wait(60)
@@ -372,7 +450,7 @@ def test_a_search_that_failed_is_tried_again(monkeypatch):
         return result
 
     monkeypatch.setattr(SessionSearches, "_search", search)
-    searches = SessionSearches(*[None] * 5)
+    searches = SessionSearches(*[None] * 5, can_add=False)
     with pytest.raises(UserError, match="no memory"):
         searches.find(LanguageOptions())
     assert searches.find(LanguageOptions()) == "a search"
