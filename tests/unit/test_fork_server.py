@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -218,18 +217,12 @@ def test_stages_with_workers_are_forked_with_several_threads(server, tmp_path):
     environment, _ = server
     (tmp_path / "script.py").write_text(
         "import stages, sys\nfrom latflow.workflow import fork_server as f\n"
-        "f.WITH_WORKERS = {'stages.tell'}\nf.run(stages.task(sys.argv[1], 2))\n"
+        "f.run(stages.task(sys.argv[1] + ' 0123456789abcdef workers', 2))\n"
     )
     job = started(environment, tmp_path, "tell")
     job.communicate("")
     imported_by, parent, *_ = told(tmp_path).split()
     assert imported_by == parent != str(job.pid)
-
-
-@pytest.mark.parametrize("name", sorted(fork_server.WITH_WORKERS))
-def test_these_stages_are_there(name):
-    task = SimpleNamespace(params={"stage": f"latflow.{name} 0123456789abcdef"})
-    assert callable(fork_server._function(task))
 
 
 def test_the_server_has_no_thread_but_its_own_when_it_forks():

@@ -31,7 +31,7 @@ if recipe.options.export_alignments.package is not None:
             lang=recipe.language.completed_options,
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
-            stage=stage("latflow.serving.aligning.align_package"),
+            stage=stage("latflow.serving.aligning.align_package", has_workers=True),
         message:
             "Align {wildcards.split} with a package"
         script:
@@ -98,7 +98,7 @@ rule refine_boundaries:
     params:
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
         sample_rate=recipe.options.features.sample_rate,
-        stage=stage("latflow.align.boundaries.refine_boundaries"),
+        stage=stage("latflow.align.boundaries.refine_boundaries", has_workers=True),
     message:
         "Refine the boundaries of phones in {wildcards.split} by {wildcards.system}"
     script:

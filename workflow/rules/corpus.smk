@@ -33,7 +33,7 @@ rule prepare_corpus:
         split="{split}",
         seed=recipe.options.seed,
         max_skipped_fraction=skippable,
-        stage=stage("latflow.lang.vocabulary.prepare_corpus"),
+        stage=stage("latflow.lang.vocabulary.prepare_corpus", has_workers=True),
     message:
         "Prepare the {wildcards.split} recordings and transcripts"
     script:

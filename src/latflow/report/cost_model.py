@@ -45,6 +45,7 @@ ALIKE = {
     "paste_features": "adapt_frames",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
     "score_served": "transcribe",  # speech into words, by a package
+    "train_g2p": "make_lang",  # of the lexicon alone
 }
 
 # Jobs with more work than this many times the largest that was seen are not guessed at:

@@ -52,21 +52,24 @@ class Definition(NamedTuple):
     target: str = ""
 
 
-def stage(name: str, *others: str) -> str:
+def stage(name: str, *others: str, has_workers: bool = False) -> str:
     """Return the name of a stage function with the digest of the code that it reaches.
 
     Args:
         name: dotted name of the function.
         others: dotted names of other functions or classes whose code makes the results
             of the stage, too; a module or package stands for all that is in it.
+        has_workers: its threads are workers (`latflow.parallel`), below which libraries
+            need one thread: so a job may be a fork, see `latflow.workflow.fork_server`.
 
     Returns:
-        The name, a blank, and 16 hexadecimal digits.
+        The name, a blank, and 16 hexadecimal digits; with workers, " workers" behind.
 
     Raises:
         LookupError: latflow has no such name.
     """
-    return f"{name} {_package().digest(name, *others)}"
+    workers = " workers" if has_workers else ""
+    return f"{name} {_package().digest(name, *others)}{workers}"
 
 
 def reached(*names: str) -> frozenset[str]:

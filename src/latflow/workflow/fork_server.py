@@ -39,15 +39,6 @@ _ADDRESS = "LATFLOW_FORK_SERVER"
 _NUMBER = struct.Struct("!q")  # bytes of a job; process and status of a fork
 _TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-# Stages with workers (`latflow.parallel`); libraries below these need one thread. Their
-# whole names would count as uses of them (`latflow.workflow.code_digest`).
-WITH_WORKERS = frozenset(
-    {
-        "lang.vocabulary.prepare_corpus",
-        "serving.aligning.align_package",
-        "align.boundaries.refine_boundaries",
-    }
-)
 _MANY = 4  # jobs of a stage before kernels are loaded for further ones
 _calls: Counter[str] = Counter()  # jobs by stage, in the server
 _loaded: set[str] = set()  # modules whose kernels are loaded, likewise
@@ -80,8 +71,7 @@ def run(task: Any) -> None:
         UserError: see `latflow.workflow.jobs.run`.
     """
     address = os.environ.get(_ADDRESS)
-    name = _stage_name(task).removeprefix("latflow.")
-    is_alone = task.threads == 1 or name in WITH_WORKERS
+    is_alone = task.threads == 1 or task.params["stage"].endswith(" workers")
     if address and is_alone and not task.resources.get("gpu"):
         job = _Job(
             task,
