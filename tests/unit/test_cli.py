@@ -1,5 +1,6 @@
 """The commands are thin, documented, and end user errors in one line."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -314,11 +315,46 @@ def test_run_finds_the_recipe_of_the_folder(monkeypatch, mine, words, recipe, fu
     assert given[-2:] == ["--configfile", recipe]
 
 
-def test_plan_and_package_take_the_recipe_behind_options(mine):
-    arguments = _parser().parse_args(["plan", "--nodes", "2", "recipe.yaml", "gmm"])
-    assert (arguments.recipe, arguments.targets) == ("recipe.yaml", ["gmm"])
-    arguments = _parser().parse_args(["package", "chain", "--offline", "recipe.yaml"])
-    assert (arguments.system, arguments.recipe) == ("chain", "recipe.yaml")
+def _lines_of_commands():
+    """Give each command that takes words: its name, its words, some options."""
+    for group in _parser().get_default("groups"):
+        for name in group.commands:
+            options = group.options(name)
+            words = [settings for given, settings in options if given[:1] != "-"]
+            if not words or any(w.get("nargs") == argparse.REMAINDER for w in words):
+                continue
+            line = [str(w.get("choices", ["7"])[0]) for w in words]
+            line += ["8"] * (words[-1].get("nargs") in {"*", "+"})
+            plain = {
+                given: [given] if s.get("action") == "store_true" else [given, "9"]
+                for given, s in options
+                if given[:1] == "-" and not s.keys() & {"nargs", "choices"}
+            }
+            needed = [given for given, s in options if s.get("required")]
+            chosen = dict.fromkeys([*needed, *list(plain)[:1]])
+            yield (
+                [group.name, name] if group.name else [name],
+                line,
+                [word for given in chosen for word in plain[given]],
+            )
+
+
+def test_options_stand_anywhere_among_words():
+    parser, tried = _parser(), 0
+    for command, line, given in _lines_of_commands():
+        expected = vars(parser.parse_args([*command, *given, *line]))
+        for place in range(1, len(line) + 1):
+            mixed = [*command, *line[:place], *given, *line[place:]]
+            assert vars(parser.parse_args(mixed)) == expected, mixed
+            tried += 1
+    assert tried > 100
+
+
+def test_words_beyond_those_of_a_command_are_refused(capsys):
+    line = ["align-one", "a", "b", "c", "d", "--speaker", "x", "e", "f"]
+    with pytest.raises(SystemExit):
+        _parser().parse_args(line)
+    assert "unrecognized arguments: f" in capsys.readouterr().err
 
 
 def test_without_a_recipe_nothing_is_examined(capsys, tmp_path, monkeypatch):

@@ -21,16 +21,18 @@ if recipe.options.export_alignments.package is not None:
         benchmark:
             "<benchmarks>/align_package/{split}.jsonl"
         conda:
-            "../../envs/serve.yaml"
+            TORCH
         threads: 16
         resources:
             mem_mb=per_attempt(8000),
             runtime=per_attempt(480),
+            gpu=DECODING_GPUS,
         params:
             options=recipe.options.gmm.align.values(),
             lang=recipe.language.completed_options,
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
+            device=device_of,
             stage=stage("latflow.serving.aligning.align_package", has_workers=True),
         message:
             "Align {wildcards.split} with a package"

@@ -80,6 +80,12 @@ _PRODUCTS = (
     option("out", "folder for the alignments, and for what is made on the way"),
     option("--model", "model package that aligns; else systems trained on the corpus"),
     flag("--adapt", "adapt the package, of a GMM system, to the corpus before"),
+    option(
+        "--device",
+        "of the package's network; by default a GPU where torch finds one",
+        "auto",
+        choices=("auto", "cpu", "cuda"),
+    ),
     flag("--trust-code", "run code that the package names"),
     option(
         "--boundaries",
@@ -130,11 +136,14 @@ def _align(arguments: Arguments) -> int:
         f"{survey.num_utterances} utterances, {survey.seconds / 3600:.2f} hours, "
         f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
     )
-    _check_package(arguments.model, adapts=arguments.adapt)
+    _check_package(arguments.model, adapts=arguments.adapt, device=arguments.device)
     package = None
     if arguments.model is not None:
         package = AligningPackage(
-            arguments.model, adapts=arguments.adapt, trust_code=arguments.trust_code
+            arguments.model,
+            adapts=arguments.adapt,
+            trust_code=arguments.trust_code,
+            device=arguments.device,
         )
     if arguments.clean and not arguments.dry_run:
         for name in ("results", ".snakemake"):
@@ -191,7 +200,7 @@ def _align_one(arguments: Arguments) -> None:
     from latflow.serving.align_one import RecordingAligner
     from latflow.serving.aligning import load_aligner
 
-    _check_package(arguments.model, adapts=False)
+    _check_package(arguments.model)
     forms = {".TextGrid": "textgrid", ".csv": "csv", ".json": "mfa_json"}
     out = None if arguments.out is None else Path(arguments.out)
     if out is not None and out.suffix not in forms:
@@ -218,8 +227,12 @@ def _align_one(arguments: Arguments) -> None:
         write_text(out, found)
 
 
-def _check_package(model: str | None, *, adapts: bool) -> None:
-    """Refuse a package that is not there, or cannot be adapted though it shall be."""
+def _check_package(
+    model: str | None, *, adapts: bool = False, device: str = "auto"
+) -> None:
+    """Refuse a package that is not there, or is not of a kind that options ask for."""
+    from latflow.serving.package_info import read_info
+
     if model is not None and not Path(model).is_dir():
         raise UserError(
             "no folder of a package",
@@ -234,9 +247,13 @@ def _check_package(model: str | None, *, adapts: bool) -> None:
                 "corpus",
             )
         from latflow.serving.adapting import check_adaptable
-        from latflow.serving.package_info import read_info
 
         check_adaptable(read_info(model), model)
+    if device != "auto" and (model is None or read_info(model).kind == "gmm"):
+        raise UserError(
+            "--device is of a network, and none aligns",
+            remedy="leave it out, or name the package of a network with --model",
+        )
 
 
 def _surveyed(

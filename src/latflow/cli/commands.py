@@ -229,9 +229,10 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*arguments, **keywords)
         self.late: list[LateOptions] = []
         self.rest: str | None = None
+        self._mixes = False
 
     def parse_known_args(self, *given: Any, **keywords: Any) -> Any:
-        """Add the late options, then parse."""
+        """Add the late options, then parse; options may stand between the words."""
         while self.late:
             for argument, settings in self.late.pop(0)():
                 self.add_argument(argument, **settings)
@@ -241,13 +242,13 @@ class CommandParser(argparse.ArgumentParser):
             found = argparse.Namespace(**self._defaults)
             setattr(found, self.rest, list(args))
             return found, []
-        found, rest = super().parse_known_args(*given, **keywords)
-        if getattr(found, "recipe", "") is None and rest and rest[0][:1] != "-":
-            found.recipe = rest.pop(0)  # behind an option, which argparse overlooks
-            if hasattr(found, "targets"):
-                found.targets += [word for word in rest if word[:1] != "-"]
-                rest = [word for word in rest if word[:1] == "-"]
-        return found, rest
+        if self._mixes or self.rest is not None or self._subparsers is not None:
+            return super().parse_known_args(*given, **keywords)
+        self._mixes = True  # argparse's own way there may come by here again
+        try:
+            return self.parse_known_intermixed_args(*given, **keywords)
+        finally:
+            self._mixes = False
 
 
 class _HelpFormat(

@@ -8,9 +8,12 @@ Source: Kaldi `steps/nnet2/align.sh`, `bin/align-compiled-mapped.cc`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+
 import numpy as np
 
-from latflow.align.aligner import Aligner
+from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
 from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import AlignNetworkOptions
@@ -53,23 +56,49 @@ def align_network(
     compiler = TrainingGraphCompiler(split.lang, tree, transitions)
     silence = [split.lang.optional_silence]
 
-    def graph_of(turn: Turn) -> Graph | str:
-        words = split.lang.words_to_ids(store.texts[turn.index])
+    def graph_of(number: int) -> Graph | str:
+        words = split.lang.words_to_ids(store.texts[number])
         return compiler.graph_or_reason(words)
 
-    def scores(turn: Turn) -> np.ndarray | str:
-        (found,) = turn.log_likes()
-        return "scores that are not numbers" if np.isnan(found).any() else found
-
+    aligner = Aligner(transitions, options, graph, silence_phones=silence)
     with worker_pool(job.threads) as pool:
-        alignments = align_all(
-            Aligner(transitions, options, graph, silence_phones=silence),
-            scorer.turns(utterances),
-            graph_of,
-            scores,
-            pool,
-            ahead=2 * job.threads,
+        alignments = align_scored(
+            aligner, scorer, utterances, graph_of, pool, ahead=2 * job.threads
         )
         names = [store.utt_ids[u] for u in utterances]
         named = zip(names, alignments, strict=True)
         split.write(named, AlignmentSummary(options), transitions)
+
+
+def align_scored(
+    aligner: Aligner,
+    scorer: NetworkScorer,
+    utterances: Sequence[int],
+    graph_of: Callable[[int], Graph | str],
+    pool: Executor,
+    *,
+    ahead: int,
+    fault_of: Callable[[int], str | None] = lambda _: None,
+) -> Iterator[Alignment | AlignmentFailure]:
+    """Yield the alignments of utterances by a network, in their order.
+
+    Args:
+        aligner: the system and its scales.
+        scorer: the network; on a device it scores in batches.
+        utterances: their numbers.
+        graph_of: see `align_all`.
+        ahead: likewise.
+        fault_of: gives the reason why an utterance has no frames, once they were asked
+            for.
+    """
+
+    def scores(turn: Turn) -> np.ndarray | str:
+        (found,) = turn.log_likes()
+        if fault := fault_of(turn.index):
+            return fault
+        return "scores that are not numbers" if np.isnan(found).any() else found
+
+    turns = scorer.turns(utterances)
+    return align_all(
+        aligner, turns, lambda turn: graph_of(turn.index), scores, pool, ahead=ahead
+    )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,20 +19,26 @@ from torch import Tensor
 from latflow.decode.options import NetworkScoreOptions
 from latflow.decode.turns import Turn
 from latflow.errors import UserError
-from latflow.features.source import Frames
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.transition_model import TransitionModel
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.options import Precision
 from latflow.nnet.precision import passes_in
-from latflow.nnet.utterances import ScoredUtterance, UtteranceBatches
+from latflow.nnet.utterances import (
+    ScoredUtterance,
+    UtteranceBatches,
+    UtteranceFrames,
+)
 
 _WINDOW_BYTES = 1 << 29  # scores of a window, of which two are in memory
 
 
+Store = TypeVar("Store", bound=UtteranceFrames)
+
+
 @dataclass(frozen=True, eq=False)
-class NetworkScorer:
+class NetworkScorer(Generic[Store]):
     """Scores of a network: its log posteriors less the scaled log priors.
 
     Of a network whose outputs are log-likelihoods, those.
@@ -49,7 +56,7 @@ class NetworkScorer:
         precision: numbers of the forward pass.
     """
 
-    store: Frames
+    store: Store
     network: AcousticNetwork
     normalization: Normalizer
     transitions: TransitionModel
@@ -62,10 +69,10 @@ class NetworkScorer:
     @classmethod
     def load(
         cls,
-        store: Frames,
+        store: Store,
         model_dir: str | Path,
         options: NetworkScoreOptions,
-    ) -> NetworkScorer:
+    ) -> NetworkScorer[Store]:
         """Read a network's folder.
 
         Args:

@@ -12,6 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from torch import Tensor
 
 from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import is_out_of_memory
-from latflow.features.source import Frames
 from latflow.nnet.normalization import Normalizer
 from latflow.parallel import Prefetched
 from latflow.ragged import windows
@@ -28,6 +29,36 @@ log = logging.getLogger(__name__)
 
 #: (features [B, T, D], lengths [B]) -> scores [B, T', K] and their lengths [B].
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class UtteranceFrames(Protocol):
+    """Features of utterances, by their numbers."""
+
+    @property
+    def folder(self) -> Path:
+        """Where they are, for messages."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Dimension D."""
+        ...
+
+    @property
+    def begin(self) -> np.ndarray:
+        """First frame of each utterance, and the end of the last one, int64[U + 1].
+
+        Batches are made by it; estimates do.
+        """
+        ...
+
+    def frames(self, i: int, /) -> np.ndarray:
+        """Return the frames of an utterance, float32 [T, D]."""
+        ...
+
+    def get(self, numbers: Sequence[int], /) -> list[np.ndarray]:
+        """Return the frames of several."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +93,7 @@ class UtteranceBatches:
         max_frames: frames that go through the network at once, padding counted.
     """
 
-    store: Frames
+    store: UtteranceFrames
     normalizer: Normalizer
     device: torch.device
     max_frames: int

@@ -2,7 +2,7 @@
 
 A GMM system aligns as in its recipe: on stored frames, normalized as in training, and,
 where it adapts to speakers, in two passes. A network scores utterances as a segment of
-the package is scored.
+the package is scored, on a device in batches.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from lhotse import MonoCut
 
 from latflow.align.aligner import Aligner
-from latflow.align.corpus import AlignmentSummary, Split, align_all
-from latflow.align.options import AlignOptions
+from latflow.align.corpus import AlignmentSummary, Split
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason, text_of
+from latflow.decode.align import align_scored
+from latflow.decode.network_scorer import NetworkScorer
 from latflow.errors import UserError
 from latflow.features.extract import extract_features
 from latflow.features.frame_times import FrameTimes
@@ -33,7 +36,6 @@ from latflow.features.options import (
     FrontEndOptions,
     LhotseExtractionOptions,
 )
-from latflow.fst.graph import Graph
 from latflow.gmm.alignment import align_split
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.graphs.hclg import load_model
@@ -43,18 +45,17 @@ from latflow.lang.directory import Lang
 from latflow.lang.extension import extend_lang
 from latflow.lang.options import LangOptions
 from latflow.parallel import worker_pool
-from latflow.serving.package import (
-    GmmPackage,
-    Model,
-)
-from latflow.serving.package_info import (
-    PackageInfo,
-    read_info,
-)
+from latflow.serving.acoustics import NetworkAcoustics
+from latflow.serving.package import GmmPackage, Model
+from latflow.serving.package_info import PackageInfo, read_info
 
 
 def align_package(
-    task: AlignmentTask, out_dir: Path, *, options: AlignAdaptedOptions
+    task: AlignmentTask,
+    out_dir: Path,
+    *,
+    options: AlignAdaptedOptions,
+    device: str = "cpu",
 ) -> None:
     """Align all utterances of a split with a package (stage).
 
@@ -63,24 +64,28 @@ def align_package(
         out_dir: for `ali.ark` and what goes with it, for `lang/`, and, of a GMM system,
             for `features/ledger.jsonl`.
         options: of the search; `fmllr` is of systems that adapt to speakers.
+        device: see `load_aligner`.
 
     Raises:
         UserError: the package is faulty or was trained by CTC, the lexicon has a phone
             that it has not, or too many utterances fail.
     """
     align_with(
-        load_aligner(task.package_dir, trust_code=task.trust_code),
+        load_aligner(task.package_dir, device=device, trust_code=task.trust_code),
         task,
         out_dir,
         options,
     )
 
 
-def load_aligner(path: str | Path, *, trust_code: bool = False) -> Model | GmmPackage:
+def load_aligner(
+    path: str | Path, *, device: str = "cpu", trust_code: bool = False
+) -> Model | GmmPackage:
     """Read a package to align with it.
 
     Args:
         path: its folder.
+        device: of a network: `cpu`, `cuda` or `auto`.
         trust_code: whether code may run that the package names.
 
     Raises:
@@ -89,8 +94,9 @@ def load_aligner(path: str | Path, *, trust_code: bool = False) -> Model | GmmPa
     folder = Path(path)
     info = read_info(folder)
     refuse_ctc(info, folder)
-    kind = GmmPackage if info.kind == "gmm" else Model
-    return kind.load(folder, trust_code=trust_code)
+    if info.kind == "gmm":
+        return GmmPackage.load(folder, trust_code=trust_code)
+    return Model.load(folder, device=device, trust_code=trust_code)
 
 
 def align_with(
@@ -226,73 +232,107 @@ def _first_middle(info: PackageInfo) -> dict[str, float]:
 def _align_with_network(
     model: Model, task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
+    """Align with a network; on a device it scores utterances in batches."""
     own = task.language(out_dir)
     search = options.replace(acoustic_scale=model.acoustic_scale)
-    network = _NetworkAligner(model, own, search)
+    tree, transitions = load_model(model.folder / "model")
+    compiler = TrainingGraphCompiler(own, tree, transitions)
+    acoustics = model.acoustics
+    assert isinstance(acoustics, NetworkAcoustics)
+    aligner = Aligner(
+        transitions,
+        search,
+        ChainGraphOptions() if acoustics.has_full_scale else GraphOptions(),
+        silence_phones=[own.optional_silence],
+    )
     with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(task.threads) as pool:
         cuts = at_rate(read_cuts(task.cuts), model.sample_rate, may_resample=True)
         spool.extend(cuts, file=task.cuts)
-        names = spool.ids()
+        frames = _PackageFrames(model, spool, pool)
+        scorer = NetworkScorer(
+            frames,
+            acoustics.network,
+            acoustics.normalization,
+            transitions,
+            acoustics.prior_scale,
+            None,
+            acoustics.device,
+        )
         shift = model.frame_shift * model.subsampling
-        skippable = task.max_skipped_fraction
-        split = Split(own, out_dir.parent.name, out_dir, len(names), skippable, shift)
-        lock = threading.Lock()
-
-        def cut(u: int) -> MonoCut:
-            with lock:
-                return spool[names[u]]
-
-        def scores(u: int) -> np.ndarray | str:
-            samples = samples_or_reason(cut(u))
-            return samples if isinstance(samples, str) else network.scores(samples)
-
-        alignments = align_all(
-            network.aligner,
-            range(len(names)),
-            lambda u: network.graph(text_of(cut(u))),
-            scores,
+        number, skippable = len(frames.names), task.max_skipped_fraction
+        split = Split(own, out_dir.parent.name, out_dir, number, skippable, shift)
+        alignments = align_scored(
+            aligner,
+            scorer,
+            range(number),
+            lambda u: compiler.graph_or_reason(own.words_to_ids(frames.text(u))),
             pool,
+            ahead=256 if acoustics.device.type == "cpu" else 2 * task.threads,
+            fault_of=frames.faults.get,
         )
         facts = _first_middle(model.info)
-        named = zip(names, alignments, strict=True)
-        split.write(named, AlignmentSummary(search), network.transitions, facts)
+        named = zip(frames.names, alignments, strict=True)
+        split.write(named, AlignmentSummary(search), transitions, facts)
 
 
-class _NetworkAligner:
-    """What aligns utterances with a package of a network; shared by threads.
+class _PackageFrames:
+    """Features of utterances as the network of a package takes them, when asked for.
+
+    Attributes:
+        folder: the package.
+        names: of the utterances, by their numbers.
+        dim: of a frame.
+        faults: reasons why utterances asked for have no frames; they get one of zeros.
 
     Args:
         model: the package.
-        lang: its phones, with the words to align.
-        options: of the search.
+        spool: the utterances, at the model's sample rate.
+        pool: threads that compute.
     """
 
-    def __init__(self, model: Model, lang: Lang, options: AlignOptions) -> None:
-        self._model, self._lang = model, lang
-        tree, self.transitions = load_model(model.folder / "model")
-        self._compiler = TrainingGraphCompiler(lang, tree, self.transitions)
-        is_full = model.acoustics.has_full_scale
-        self.aligner = Aligner(
-            self.transitions,
-            options,
-            ChainGraphOptions() if is_full else GraphOptions(),
-            silence_phones=[lang.optional_silence],
-        )
+    def __init__(self, model: Model, spool: Spool[MonoCut], pool: Executor) -> None:
+        self.folder, self.names = model.folder, spool.ids()
+        self.faults: dict[int, str] = {}
+        self._model, self._spool, self._pool = model, spool, pool
+        self._lock = threading.Lock()
+        self.dim = model.front_end().finish().shape[1]
 
-    def graph(self, text: str) -> Graph | str:
-        """Return the graph of a transcript, or why there is none."""
-        return self._compiler.graph_or_reason(self._lang.words_to_ids(text))
+    @property
+    def begin(self) -> np.ndarray:
+        """First frames of the utterances, as the number of their samples has them."""
+        return self._begin
 
-    def scores(self, samples: np.ndarray) -> np.ndarray | str:
-        """Return the scores of an utterance's frames, or why there are none.
+    @cached_property
+    def _begin(self) -> np.ndarray:
+        count = self._model.geometry.num_frames
+        numbers = range(len(self.names))
+        lengths = (max(1, count(self._cut(u).num_samples or 0)) for u in numbers)
+        return np.cumsum([0, *lengths])
 
-        Args:
-            samples: float32[L], at the model's rate.
-        """
-        stream = self._model.front_end()
-        frames = np.concatenate([stream.accept(samples), stream.finish()])
-        found = self._model.acoustics.log_likes(frames)
-        return "scores that are NaN" if np.isnan(found).any() else found
+    def text(self, u: int) -> str:
+        """Return the transcript of an utterance."""
+        return text_of(self._cut(u))
+
+    def frames(self, u: int) -> np.ndarray:
+        """Return the frames of an utterance, float32 [T, D]."""
+        samples = samples_or_reason(self._cut(u))
+        if isinstance(samples, str):
+            self.faults[u] = samples
+        else:
+            stream = self._model.front_end()
+            found = np.concatenate([stream.accept(samples), stream.finish()])
+            if len(found):
+                return found
+            self.faults[u] = "too short for one frame"
+        return np.zeros((1, self.dim), np.float32)
+
+    def get(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Return the frames of some utterances, computed side by side."""
+        return list(self._pool.map(self.frames, numbers))
+
+    def _cut(self, u: int) -> MonoCut:
+        with self._lock:
+            return self._spool[self.names[u]]
 
 
 def refuse_ctc(info: PackageInfo, folder: Path) -> None:

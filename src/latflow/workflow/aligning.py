@@ -97,6 +97,8 @@ class AligningPackage:
     """Whether it is adapted to the corpus before."""
     trust_code: bool = False
     """Whether code may run that it names."""
+    device: str = "auto"
+    """Of a network."""
 
 
 def align_recipe(
@@ -156,6 +158,8 @@ def align_recipe(
             "package": os.path.abspath(package.path),
             "trust_code": package.trust_code,
         }
+        if package.device != "auto":
+            recipe["nnet"] = {"device": package.device}
         if package.adapts:
             exported["adapt"] = {}
     return {**recipe, "export_alignments": exported}

@@ -6,6 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+import soundfile
+import torch
+from fixtures.pretended_device import pretended_device
 from fixtures.serving_package import LEXICON, MFCC, RATE
 
 from latflow.align.aligner import Aligner
@@ -27,6 +30,8 @@ from latflow.gmm.options import AlignAdaptedOptions
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
 from latflow.lang.vocabulary import prepare_corpus as prepare_spelled
+from latflow.ledger import read_ledger
+from latflow.nnet.utterances import UtteranceBatches
 from latflow.parts import SetJob
 from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.options import TritonOptions
@@ -53,7 +58,7 @@ def prepare(folder, **how):
     prepare_corpus(source, "train", folder / "corpus", seed=1, **limits)
 
 
-def align(package, digits, folder, lexicon=None):
+def align(package, digits, folder, lexicon=None, max_skipped_fraction=0.0):
     align_package(
         AlignmentTask(
             package_dir=package,
@@ -61,7 +66,7 @@ def align(package, digits, folder, lexicon=None):
             lexicon=lexicon or digits.root / "lexicon.txt",
             lang=LangOptions(),
             threads=1,
-            max_skipped_fraction=0.0,
+            max_skipped_fraction=max_skipped_fraction,
         ),
         out_dir=folder / "ali",
         options=AlignAdaptedOptions(),
@@ -99,6 +104,50 @@ def test_package_aligns_and_is_exported(corpus, digits, package, system, frame):
         assert [i.text for i in words.intervals] == digits.texts[name].split()
         # 0.2 to 0.5 s of silence are around the speech.
         assert 0.1 < words.intervals[0].start < 0.7
+
+
+def test_a_device_scores_in_batches_what_the_processor_scores_alone(
+    corpus, digits, package, monkeypatch
+):
+    spoilt = corpus / "audio/spoilt.wav"
+    soundfile.write(spoilt, np.zeros(4000), 8000)
+    spoilt.with_suffix(".txt").write_text("ONE")
+    prepare(corpus)
+    spoilt.write_bytes(b"no sound")
+    sizes = []
+
+    padded = UtteranceBatches.padded
+
+    def watched(batches, numbers):
+        sizes.append(len(numbers))
+        return padded(batches, numbers)
+
+    monkeypatch.setattr(UtteranceBatches, "padded", watched)
+    found = {}
+    with pretended_device() as device:
+        for here in (torch.device("cpu"), device):
+            monkeypatch.setattr(
+                "latflow.serving.package.choose_device", lambda _, here=here: here
+            )
+            align(package, digits, corpus, max_skipped_fraction=0.5)
+            ids = AlignmentArchive(corpus / "ali/ali.ark")
+            reasons = [e.reason for e in read_ledger(corpus / "ali/ledger.jsonl")]
+            found[here] = [ids.get(u) for u in list(digits.audio)[:2]], reasons
+    (alone, why), (together, again) = found.values()
+    assert sizes == [3]
+    assert why == again
+    assert "spoilt.wav: unreadable audio" in why[0]
+    for expected, given in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(given, expected)
+
+
+def test_a_device_is_of_a_network(corpus, digits, package, capsys):
+    gmm = digits.package(corpus / "gmm", system="mono")
+    words = [corpus / "audio", digits.root / "lexicon.txt", corpus / "out"]
+    for more in ([], ["--model", gmm]):
+        line = ["align", *words, "--device", "cpu", *more]
+        assert main([str(word) for word in line]) == 1
+        assert "--device is of a network, and none aligns" in capsys.readouterr().err
 
 
 def test_lexicon_with_phones_of_another_kind_is_refused(corpus, digits, package):
