@@ -22,6 +22,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,6 +188,18 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             )
         config[NORMALIZED] = by_shape if found is None else found
     return config
+
+
+def check_folder(folder: str | Path) -> None:
+    """Refuse a folder that no encoder can be made of, as far as its parts tell.
+
+    Raises:
+        UserError: a file is missing, garbled, or of something else. Not where the
+            package transformers is missing: jobs may have it in their environments.
+    """
+    if find_spec("transformers") is not None:
+        read_config(folder)
+        _weight_files(Path(folder))
 
 
 def licence_of(folder: str | Path) -> str:
