@@ -341,7 +341,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if bundle is not None:
         return [bundle]
     names = {WEIGHTS}
-    if index.is_file():
+    if index.is_file() and not (folder / WEIGHTS).is_file():  # as transformers does
         names = read_json(
             index, lambda x: {*x["weight_map"].values()}, "no index", "fetch it"
         )
