@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from fixtures.encoders import write_encoder
 
 from latflow.decode.options import BiasedDecodeOptions, SearchOptions
 from latflow.errors import UserError
@@ -961,4 +962,19 @@ def test_a_mistake_in_a_recipe_s_network_names_the_key(recipe_of):
     system = recipe_of({"tdnn": {**CE, "network": wrong}}).networks["tdnn"]
     told = r"nnet\.systems\.tdnn\.network: .*layer output: unknown key sise"
     with pytest.raises(UserError, match=told):
+        system.check_description()
+
+
+def test_an_encoder_that_is_not_there_is_told_before_the_run(recipe_of, tmp_path):
+    folder = tmp_path / "encoder"
+    layer = {"class": "pretrained", "folder": str(folder), "sample_rate": 16000}
+    layers = {"encoder": layer, "output": {"class": "output"}}
+    given = {**CE, "network": {"layers": layers}}
+    system = recipe_of({"tdnn": given}).networks["tdnn"]
+    with pytest.raises(UserError, match=r"encoder/config.json: no such file"):
+        system.check_description()
+    write_encoder(folder)
+    system.check_description()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"encoder/model.safetensors: no such file"):
         system.check_description()

@@ -22,6 +22,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,6 +190,18 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
+def check_folder(folder: str | Path) -> None:
+    """Refuse a folder that no encoder can be made of, as far as its parts tell.
+
+    Raises:
+        UserError: a file is missing, garbled, or of something else. Not where the
+            package transformers is missing: jobs may have it in their environments.
+    """
+    if find_spec("transformers") is not None:
+        read_config(folder)
+        _weight_files(Path(folder))
+
+
 def licence_of(folder: str | Path) -> str:
     """Return the text of an encoder's licence; of README.md, where that alone tells it.
 
@@ -328,7 +341,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if bundle is not None:
         return [bundle]
     names = {WEIGHTS}
-    if index.is_file():
+    if index.is_file() and not (folder / WEIGHTS).is_file():  # as transformers does
         names = read_json(
             index, lambda x: {*x["weight_map"].values()}, "no index", "fetch it"
         )

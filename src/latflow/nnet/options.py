@@ -112,7 +112,7 @@ class PretrainedOptions(Options):
     that of the first one, times this"""
     checkpointing: bool = False
     """keep no results inside blocks in training, but compute them again: less memory
-    for a third more time"""
+    for some 40 % more time"""
     lora_rank: NonNegativeInt = 0
     """rank of the changes to linear maps that are learnt instead of the encoder's
     parameters (LoRA), which stay; 0: none"""

@@ -282,12 +282,15 @@ class Network(System):
     def check_description(self) -> None:
         """Refuse a description that no network can be made of, or that is not there.
 
+        So are folders of encoders.
+
         Not part of `check`: it takes torch, which reading a recipe does without.
 
         Raises:
             UserError: names the file, the layer and the key.
         """
         from latflow.nnet.description import NetworkDescription
+        from latflow.nnet.encoders import check_folder
         from latflow.nnet.pretraining import first_whole_epoch
         from latflow.nnet.score_fusion import linear_output
 
@@ -304,6 +307,8 @@ class Network(System):
                 what = f"{self.key}.network: {error.what}"
                 raise UserError(what, remedy=error.remedy) from None
             raise
+        for folder in description.encoder_folders():
+            check_folder(folder)
         if training.ensemble > 1:
             linear_output(description)
         if training.pretraining:

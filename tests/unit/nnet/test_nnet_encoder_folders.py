@@ -165,3 +165,14 @@ def test_keys_of_older_versions_change_nothing(folder):
     }
     write_json(folder / "config.json", config | old)
     assert torch.equal(encoded(folder, some_signal()), wanted)
+
+
+def test_one_file_comes_before_an_index_of_several(folder):
+    """As in transformers: the index may be of another precision."""
+    wanted = encoded(folder, some_signal())
+    shards = {"encoder.layer_norm.weight": "model-00001-of-00002.safetensors"}
+    write_json(folder / "model.safetensors.index.json", {"weight_map": shards})
+    assert torch.equal(encoded(folder, some_signal()), wanted)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="model-00001-of-00002.safetensors: no such"):
+        encoded(folder, some_signal())
