@@ -523,7 +523,7 @@ def test_settings_of_the_source_are_named_as_given(capsys, tmp_path, lexicon):
 def test_numbers_that_g2p_cannot_take_are_one_line(capsys, tmp_path, lexicon):
     model = tmp_path / "model"
     err = run(capsys, "g2p", "train", lexicon, model, "--order", 0)[2]
-    assert "n-grams of length 0" in err
+    assert "g2p.order: should be greater than or equal to 1, not 0" in err
     err = run(capsys, "g2p", "apply", model, lexicon, "--number", 0)[2]
     assert "0 pronunciations of a word" in err
 

@@ -24,7 +24,7 @@ def _train(arguments: Arguments) -> None:
     from latflow.lang.options import LangOptions
     from latflow.options import read_options
 
-    options = read_options(LangOptions, {"g2p": {"order": arguments.order}}, "g2p")
+    options = read_options(LangOptions, {"g2p": {"order": arguments.order}})
     train_model(Path(arguments.lexicon), Path(arguments.model), options=options)
 
 
