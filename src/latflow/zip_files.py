@@ -14,6 +14,11 @@ from latflow.errors import UserError
 from latflow.files import reading
 
 _PART = 1 << 20
+# A file that a model of MFA's has, what it then is, and who takes it.
+_KINDS = {
+    "final.mdl": ("an acoustic model", "latflow import-mfa takes it"),
+    "model.fst": ("a G2P model", "latflow g2p apply and --g2p take it"),
+}
 
 
 def unpack_files(
@@ -73,6 +78,9 @@ def _members(
     fault = None
     if not found:
         fault = f"no {first} in it"
+        there = {PurePosixPath(name).name for name in opened.namelist()}
+        if others := [kind for name, kind in _KINDS.items() if name in there]:
+            fault, remedy = f"{fault}: it is {others[0][0]}", others[0][1]
     elif len(found) > 1:
         fault = f"{len(found)} folders with {first}"
     elif missing := [name for name in needed if name not in found[0]]:

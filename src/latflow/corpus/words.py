@@ -240,6 +240,7 @@ class _Spelling:
             return () if not self._is_spoken(unquoted) else (unquoted,)
         return (
             self._clitic_parts(bare)
+            or self._without_clitics(bare)
             or self._parts_within(bare)
             or (self._cased(self._strip(unquoted, "-")),)
         )
@@ -259,6 +260,30 @@ class _Spelling:
                 if first is not None and second is not None:
                     return first, second
         return ()
+
+    def _without_clitics(self, word: str) -> tuple[str, ...]:
+        """Return the clitics of a word and what is between them; () without any."""
+        marks = self._rules.clitics
+        before: list[str] = []
+        behind: list[str] = []
+        for _ in range(_MAX_DIVISIONS):
+            first = next((at for at, c in enumerate(word) if c in marks), -1)
+            last = max(map(word.rfind, marks), default=-1)
+            if first > 0 and (found := self._clitic(word[: first + 1])):
+                before, word = [*before, found], word[first + 1 :]
+            elif last > 0 and (found := self._clitic(word[last:])):
+                behind, word = [found, *behind], word[:last]
+            else:
+                break
+        if not (before or behind):
+            return ()
+        rest = self._known(word) or self._cased(self._strip(word, marks + "-"))
+        return (*before, *([rest] if rest else []), *behind)
+
+    def _clitic(self, part: str) -> str | None:
+        """Return how the vocabulary spells a part with its apostrophe."""
+        found = self._known(part)
+        return found if found and set(found) & set(self._rules.clitics) else None
 
     def _parts_within(self, word: str) -> tuple[str, ...]:
         """Return a word divided into initials or at marks, if all parts are known."""

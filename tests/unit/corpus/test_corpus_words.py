@@ -137,6 +137,23 @@ def test_words_of_languages_with_spellings_of_their_own(language):
         assert forms.words(words) == words.split()
 
 
+def test_clitics_leave_unknown_words_and_one_another():
+    words = WordForms({"l'", "qu'", "'s", "'em", "homme", "there", "o'clock"}).words
+    assert words("qu'l'homme L’Wug wug's") == [
+        "qu'",
+        "l'",
+        "homme",
+        "l'",
+        "wug",
+        *["wug", "'s"],
+    ]
+    assert words("l'wug's there's l'") == ["l'", "wug", "'s", "there", "'s", "l'"]
+    # A part that the lexicon has without its apostrophe is no clitic.
+    assert words("there'wug o'clock 'wug'") == ["there'wug", "o'clock", "wug"]
+    many = words("l'" * 1000 + "wug")
+    assert many[:3] == ["l'", "l'", "l'"]
+
+
 def test_spellings_that_two_words_share_find_neither():
     forms = WordForms({"כֶּלֶב", "כָּלֵב"})
     assert forms.words("כלב") == ["כלב"]

@@ -26,6 +26,7 @@ from latflow.gmm.options import AlignAdaptedOptions
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
+from latflow.lang.transducer_g2p import TransducerG2p
 from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.mfa_import import import_mfa
 from latflow.serving.package import (
@@ -390,5 +391,9 @@ def test_models_of_mfa_itself(tmp_path, name, phones, pdfs, adapts):
 
 def test_archive_of_a_g2p_model_is_no_acoustic_model(tmp_path):
     source = shared_folder("models/mfa") / "swahili_g2p.zip"
-    with pytest.raises(UserError, match=r"no final\.mdl in it"):
+    with pytest.raises(UserError, match=r"it is a G2P model - latflow g2p apply and"):
         import_mfa(source, tmp_path / "package")
+    with pytest.raises(
+        UserError, match=r"it is an acoustic model - latflow import-mfa"
+    ):
+        TransducerG2p.load(source.with_name("mono_model.zip"))
