@@ -28,6 +28,11 @@ _LEXICON = option(
     "pronunciations, WORD PHONE PHONE ... lines (.gz too); or MFA's YAML with "
     "dictionaries of speakers",
 )
+_TOKENIZER = option(
+    "--tokenizer",
+    "words of transcripts: between blanks; characters (one each, of scripts without "
+    "case); icu (PyICU); or a function, file.py:name",
+)
 _SOURCE: tuple[Option, ...] = (
     option(
         "--speaker",
@@ -41,6 +46,7 @@ _SOURCE: tuple[Option, ...] = (
         choices=("folder", "tier", "prefix"),
     ),
     option("--tiers", "of TextGrids: those with transcripts", nargs="+"),
+    _TOKENIZER,
     option("--audio", "of a table: folder that its paths are relative to"),
     option(
         "--set",
@@ -186,6 +192,7 @@ def _align(arguments: Arguments) -> int:
         nargs="?",
     ),
     option("--speaker", "who speaks, where the lexicon names dictionaries of speakers"),
+    _TOKENIZER,
     option("--beam", "of the search", 10.0),
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
     flag("--short", "write the short form of a TextGrid"),
@@ -215,7 +222,10 @@ def _align_one(arguments: Arguments) -> None:
     search = {"beam": arguments.beam, "retry_beam": arguments.retry_beam}
     package = load_aligner(arguments.model, trust_code=arguments.trust_code)
     lexicon = SpeakerDictionaries.find(arguments.lexicon).of(arguments.speaker)
-    aligner = RecordingAligner(package, lexicon, AlignAdaptedOptions(**search))
+    aligner = RecordingAligner(
+        *(package, lexicon, AlignAdaptedOptions(**search)),
+        tokenizer=arguments.tokenizer or "blanks",
+    )
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
@@ -265,10 +275,12 @@ def _surveyed(
     from latflow.workflow.settings import nested_values, read_settings
 
     settings: dict[str, Any] = {}
-    for key in ("speaker", "speaker_by", "tiers", "audio"):
+    for key in ("speaker", "speaker_by", "tiers", "audio", "tokenizer"):
         if (value := getattr(arguments, key)) is not None:
             settings[key] = os.path.abspath(value) if key == "audio" else value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
+    if ".py:" in str(settings.get("tokenizer")):  # the run is in another folder
+        settings["tokenizer"] = os.path.abspath(settings["tokenizer"])
     source = find_source(arguments.corpus, settings)
     findings, survey = survey_corpus(
         source,

@@ -12,6 +12,7 @@ from latflow.corpus.derived_options import (
     PausedSetOptions,
     PerturbationOptions,
 )
+from latflow.corpus.tokenizers import check_tokenizer
 from latflow.corpus.words import APOSTROPHES, COMPOUNDS, TextRules
 from latflow.options import (
     Name,
@@ -102,11 +103,18 @@ class GivenSource(Options):
     the lexicon lacks is divided there, where it has both parts."""
     compounds: str = COMPOUNDS
     """Characters at which words are divided that the lexicon lacks."""
+    tokenizer: Annotated[str, AfterValidator(check_tokenizer)] = "blanks"
+    """Words of a transcript: between `blanks`; also `characters`, each letter of a
+    script without case; as `icu` divides it (PyICU); or as a function of your own does,
+    `module:function` or `folder/file.py:function`."""
 
     @property
     def text_rules(self) -> TextRules:
         """How transcripts are read."""
-        return TextRules(self.case, self.punctuation, self.clitics, self.compounds)
+        return TextRules(
+            *(self.case, self.punctuation, self.clitics, self.compounds),
+            tokenizer=self.tokenizer,
+        )
 
 
 class KaldiSource(GivenSource):

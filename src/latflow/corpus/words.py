@@ -41,6 +41,7 @@ from latflow.corpus.spelling import (
     lower,
     upper,
 )
+from latflow.corpus.tokenizers import make_tokenizer
 from latflow.errors import UserError
 
 # Symbols of Kaldi's tables that are no words: epsilon, back-off, ends of sentences.
@@ -83,6 +84,7 @@ class TextRules(NamedTuple):
     punctuation: str | None = None
     clitics: str = APOSTROPHES
     compounds: str = COMPOUNDS
+    tokenizer: str = "blanks"
 
 
 class WordForms:
@@ -107,14 +109,15 @@ class WordForms:
         rules: TextRules | None = None,
         speakers: Mapping[str, str] | None = None,
     ) -> None:
+        rules = rules or TextRules()
+        self._tokens = make_tokenizer(rules.tokenizer)
         self._speakers = speakers or {}
         parts = {"": frozenset(vocabulary)}
         if speakers:
             parts = by_dictionary(vocabulary, set(speakers.values()))
         self._vocabulary = frozenset(vocabulary)
         self._spellings = {
-            name: _Spelling(words, rules or TextRules(), name)
-            for name, words in parts.items()
+            name: _Spelling(words, rules, name) for name, words in parts.items()
         }
         self.num_words = 0
         self.num_known = 0
@@ -131,7 +134,7 @@ class WordForms:
         """
         spelling = self._spellings[self._speakers.get(plain_id(speaker or ""), "")]
         found: list[str] = []
-        for token in text.split():
+        for token in self._tokens(text):
             forms = spelling.forms(token)
             if forms.plain != (token,):
                 self._count_change(token, forms.plain)

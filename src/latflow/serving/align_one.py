@@ -26,7 +26,8 @@ from latflow.corpus.audio import BadAudio, probe
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, text_of
 from latflow.corpus.options import FolderSource
-from latflow.corpus.words import WordForms
+from latflow.corpus.tokenizers import make_tokenizer
+from latflow.corpus.words import TextRules, WordForms
 from latflow.errors import UserError
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.lang.directory import Lang
@@ -50,9 +51,10 @@ class RecordingAligner:
         package: a GMM system or a network.
         lexicon: pronunciations in the phones of the package.
         search: beams; None for the usual ones.
+        tokenizer: of texts, see `latflow.corpus.tokenizers`.
 
     Raises:
-        UserError: the lexicon is faulty.
+        UserError: the lexicon is faulty, or the tokenizer cannot be loaded.
     """
 
     def __init__(
@@ -60,8 +62,11 @@ class RecordingAligner:
         package: Model | GmmPackage,
         lexicon: Path,
         search: AlignAdaptedOptions | None = None,
+        tokenizer: str = "blanks",
     ) -> None:
         self._package, self._lexicon = package, lexicon
+        make_tokenizer(tokenizer)
+        self._tokenizer = tokenizer
         self._search = search or AlignAdaptedOptions()
         self._scratch = tempfile.mkdtemp(prefix="latflow-align-")
         weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
@@ -89,7 +94,8 @@ class RecordingAligner:
             UserError: a word has no pronunciation, the file is damaged, or the text
                 does not fit the audio.
         """
-        words = WordForms(self.words).words(text)
+        rules = TextRules(tokenizer=self._tokenizer)
+        words = WordForms(self.words, rules).words(text)
         if unknown := [word for word in words if word not in self.words]:
             raise UserError(
                 f"no pronunciation of {', '.join(dict.fromkeys(unknown))}",
@@ -130,7 +136,7 @@ class RecordingAligner:
         _check_files(audio, text)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             folder = Path(scratch)
-            cuts = _prepare(audio, text, self._lexicon, folder)
+            cuts = self._prepare(audio, text, folder)
             aligned, bounds = self._align(cuts, folder, audio)
             export_alignments(
                 aligned,
@@ -142,6 +148,34 @@ class RecordingAligner:
             (written,) = (p for p in (folder / "out" / form).rglob("*") if p.is_file())
             words = {word for cut in read_cuts(cuts) for word in text_of(cut).split()}
             return written.read_text(encoding="utf-8"), sorted(words - self.words)
+
+    def _prepare(self, audio: Path, text: Path, folder: Path) -> Path:
+        """Write the manifests of a recording; return the path of its cuts."""
+        corpus = folder / "recording"
+        corpus.mkdir()
+        (corpus / audio.name).symlink_to(os.path.abspath(audio))
+        shutil.copyfile(text, corpus / f"{audio.stem}{text.suffix}")
+        try:
+            prepare_corpus(
+                FolderSource(
+                    path=str(corpus), speaker="single", tokenizer=self._tokenizer
+                ),
+                "one",
+                folder / "corpus",
+                seed=0,
+                threads=1,
+                max_skipped_fraction=0.0,
+                vocabulary=self._lexicon,
+            )
+        except UserError as error:
+            if error.file is None or not error.file.startswith(str(corpus)):
+                raise
+            raise UserError(
+                error.what.replace(f"{corpus}{os.sep}", ""),
+                file=audio,
+                remedy=f"check the recording, and {text}",
+            ) from None
+        return folder / "corpus/cuts.jsonl.gz"
 
     def _align(
         self, cuts: Path, folder: Path, audio: Path
@@ -211,30 +245,3 @@ def _check_files(audio: Path, text: Path) -> None:
             file=text,
             remedy="rename it",
         )
-
-
-def _prepare(audio: Path, text: Path, lexicon: Path, folder: Path) -> Path:
-    """Write the manifests of a recording; return the path of its cuts."""
-    corpus = folder / "recording"
-    corpus.mkdir()
-    (corpus / audio.name).symlink_to(os.path.abspath(audio))
-    shutil.copyfile(text, corpus / f"{audio.stem}{text.suffix}")
-    try:
-        prepare_corpus(
-            FolderSource(path=str(corpus), speaker="single"),
-            "one",
-            folder / "corpus",
-            seed=0,
-            threads=1,
-            max_skipped_fraction=0.0,
-            vocabulary=lexicon,
-        )
-    except UserError as error:
-        if error.file is None or not error.file.startswith(str(corpus)):
-            raise
-        raise UserError(
-            error.what.replace(f"{corpus}{os.sep}", ""),
-            file=audio,
-            remedy=f"check the recording, and {text}",
-        ) from None
-    return folder / "corpus/cuts.jsonl.gz"

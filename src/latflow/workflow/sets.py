@@ -26,6 +26,7 @@ from latflow.errors import UserError
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
 from latflow.training.data_options import MixingDraws
+from latflow.user_code import file_of
 from latflow.workflow.contents import Contents, Listings
 from latflow.workflow.experiment import Experiment
 
@@ -176,6 +177,8 @@ def _files_of(source: DevSource) -> list[str]:
     """Return the files of a single source whose change makes its split new."""
     exclude = source.exclude if isinstance(source, GivenSource) else None
     listed = [exclude] if exclude else []
+    if isinstance(source, GivenSource):
+        listed += map(str, file_of(source.tokenizer))
     if isinstance(source, KaldiSource):
         folder = Path(source.path)
         tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")

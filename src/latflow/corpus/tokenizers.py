@@ -1,0 +1,140 @@
+"""Words of running text: between blanks, single letters, or as a tokenizer finds them.
+
+Chinese, Japanese, Thai and others are written without blanks between words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from latflow.errors import UserError
+from latflow.user_code import LOCATION, load_object
+
+TOKENIZERS = ("blanks", "characters", "icu")  # beside functions of the user's own
+Tokenizer = Callable[[str], list[str]]
+
+_REMEDY = "see docs/texts.md on tokenizers"
+_LONG = "ーｰ"
+_BRACKETS = {"<": ">", "[": "]", "{": "}"}
+
+
+def make_tokenizer(name: str) -> Tokenizer:
+    """Return what divides a text into words.
+
+    Args:
+        name: `blanks`, `characters`, `icu`, or the location of a function that takes
+            a text and returns its words.
+
+    Raises:
+        UserError: it is none of them, or cannot be loaded.
+    """
+    try:
+        check_tokenizer(name)
+    except ValueError as error:
+        raise UserError(f"tokenizer {name} {error}", remedy=_REMEDY) from None
+    if name == "blanks":
+        return str.split
+    if name == "characters":
+        return _within_tokens(split_characters)
+    return _within_tokens(_icu()) if name == "icu" else _of_user(name)
+
+
+def check_tokenizer(name: str) -> str:
+    """Return the name of a tokenizer, see `make_tokenizer`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if name not in TOKENIZERS and not re.fullmatch(LOCATION, name):
+        known = ", ".join(TOKENIZERS)
+        raise ValueError(f"is none of {known}, nor file.py:function")
+    return name
+
+
+def _within_tokens(divide: Tokenizer) -> Tokenizer:
+    """Return what divides each token between blanks, but for those in brackets."""
+
+    def words(text: str) -> list[str]:
+        return [
+            word
+            for token in text.split()
+            for word in ([token] if is_bracketed(token) else divide(token))
+        ]
+
+    return words
+
+
+def is_bracketed(token: str) -> bool:
+    """Return whether a token is a noise or the like, in brackets."""
+    return _BRACKETS.get(token[0]) == token[-1]
+
+
+def split_characters(token: str) -> list[str]:
+    """Return each letter of scripts without case as a word, and what is between them.
+
+    Letters keep the marks that follow them: accents, vowels, the length of kana.
+    """
+    found: list[str] = []
+    was_letter = False
+    for character in token:
+        category = unicodedata.category(character)
+        is_mark = category.startswith("M") or character in _LONG
+        is_letter = not is_mark and category in {"Lo", "Lm"}
+        if found and (is_mark or not (was_letter or is_letter)):
+            found[-1] += character
+        else:
+            found.append(character)
+        was_letter = is_letter or (was_letter and is_mark)
+    return found
+
+
+def _icu() -> Tokenizer:
+    """Return ICU's division of a token, by its dictionaries of several scripts."""
+    if find_spec("icu") is None:
+        raise UserError(
+            "tokenizer icu needs the Python package PyICU",
+            remedy="install it (pip install PyICU), or take another tokenizer",
+        )
+    icu: Any = import_module("icu")
+    breaks = icu.BreakIterator.createWordInstance(icu.Locale.getRoot())
+
+    def divide(token: str) -> list[str]:
+        breaks.setText(token)
+        found: list[str] = []
+        units, first = token.encode("utf-16-le"), 0  # in which ICU counts
+        for last in breaks:
+            found.append(units[2 * first : 2 * last].decode("utf-16-le"))
+            first = last
+        return found
+
+    return divide
+
+
+@cache
+def _of_user(location: str) -> Tokenizer:
+    """Return a function of the user's own, whose results are checked."""
+    try:
+        function = load_object(location)
+    except (ImportError, OSError, SyntaxError, AttributeError) as error:
+        what = f"tokenizer cannot be loaded: {error}"
+        raise UserError(what, file=location, remedy=_REMEDY) from error
+
+    def words(text: str) -> list[str]:
+        try:
+            found = list(function(text))
+        except Exception as error:  # of the user's own code it may be any
+            what = f"tokenizer fails: {type(error).__name__}: {error}"
+            raise UserError(what, file=location, remedy=_REMEDY) from error
+        for word in found:
+            if not isinstance(word, str) or word.split() != [word]:
+                what = f"tokenizer gives {word!r}, which is no word"
+                raise UserError(what, file=location, remedy=_REMEDY)
+        return found
+
+    return words
