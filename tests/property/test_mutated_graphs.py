@@ -196,7 +196,8 @@ def use_rescored(folder):
 def write_completed(folder, rng):
     """Write a lexicon, a model of it, and words that it lacks."""
     (folder / "lexicon.txt").write_text("ONE W AH N\nTWO T UW\nTON T AH N\n")
-    train_lexicon_model(folder / "lexicon.txt", folder / "g2p", order=2)
+    options = LangOptions.model_validate({"g2p": {"order": 2}})
+    train_lexicon_model(folder / "lexicon.txt", folder / "g2p", options=options)
     (folder / "words.txt").write_text("TOW\nWON\n")
     (folder / "lm.txt").write_text("ONE WON TWO\n")
     (folder / "lm.arpa").write_text(ARPA.replace("one", "ONE").replace("two", "TOW"))
