@@ -21,7 +21,7 @@ Tokenizer = Callable[[str], list[str]]
 
 _REMEDY = "see docs/texts.md on tokenizers"
 _LONG = "ーｰ"
-_BRACKETS = {"<": ">", "[": "]", "{": "}"}
+_BRACKETED = re.compile(r"(<[^\s>]+>|\[[^\s\]]+\]|\{[^\s}]+\})")
 
 
 def make_tokenizer(name: str) -> Tokenizer:
@@ -58,21 +58,18 @@ def check_tokenizer(name: str) -> str:
 
 
 def _within_tokens(divide: Tokenizer) -> Tokenizer:
-    """Return what divides each token between blanks, but for those in brackets."""
+    """Return what divides texts between blanks, but for noises and the like."""
 
     def words(text: str) -> list[str]:
+        # What stands in brackets has every second place.
         return [
             word
             for token in text.split()
-            for word in ([token] if is_bracketed(token) else divide(token))
+            for place, part in enumerate(_BRACKETED.split(token))
+            for word in ([part] if place % 2 else divide(part))
         ]
 
     return words
-
-
-def is_bracketed(token: str) -> bool:
-    """Return whether a token is a noise or the like, in brackets."""
-    return _BRACKETS.get(token[0]) == token[-1]
 
 
 def split_characters(token: str) -> list[str]:

@@ -36,19 +36,19 @@ class UtteranceFrames(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where they are, for messages."""
+        """Return where they are, for messages."""
         ...
 
     @property
     def dim(self) -> int:
-        """Dimension D."""
+        """Return their dimension, D."""
         ...
 
     @property
     def begin(self) -> np.ndarray:
-        """First frame of each utterance, and the end of the last one, int64[U + 1].
+        """Return the first frame of each utterance, and the end of the last one.
 
-        Batches are made by it; estimates do.
+        Batches are made by these int64[U + 1]; estimates do.
         """
         ...
 
