@@ -235,3 +235,7 @@ class IvectorOptions(Options):
     """Frames that a speaker's utterances before count for, at most."""
     period: PositiveInt = 10
     """Frames from one i-vector to the next."""
+    silence_weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Weight of the frames that the search holds for silence, where a package
+    recognizes speech as it arrives: then a pause does not pass for a speaker. Vosk has
+    0.001. In training and decoding, which know no search, all frames count the same."""

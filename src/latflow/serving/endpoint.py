@@ -5,13 +5,10 @@ Source: Kaldi `online2/online-endpoint.{h,cc}`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from latflow.decode.options import EndpointOptions, EndpointRule
 from latflow.decode.streaming import Session as Search
-from latflow.hmm.transition_model import TransitionModel
 
 
 def fired_rule(
@@ -61,20 +58,15 @@ class EndpointDetector:
 
     Args:
         options: the rules.
-        transitions: of the model.
-        silence_phones: ids of the phones that are silence.
+        is_silence: bool, of each transition-id, see `Model.is_silence`.
         frame_shift: seconds from frame to frame of the search.
     """
 
     def __init__(
-        self,
-        options: EndpointOptions,
-        transitions: TransitionModel,
-        silence_phones: Iterable[int],
-        frame_shift: float,
+        self, options: EndpointOptions, is_silence: np.ndarray, frame_shift: float
     ) -> None:
         self._options = options
-        self._is_silence = np.isin(transitions.phone, list(silence_phones))
+        self._is_silence = is_silence
         self._frame_shift = np.float32(frame_shift)
 
     def trailing_silence(self, transition_ids: np.ndarray) -> int:

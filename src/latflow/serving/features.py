@@ -18,7 +18,8 @@ from latflow.features.options import (
     OnlineCmvn,
     SlidingCmvn,
 )
-from latflow.gmm.ivector import IvectorModel, IvectorStream
+from latflow.gmm.ivector import IvectorModel
+from latflow.gmm.ivector_stream import IvectorStream
 
 
 def make_front_end(
@@ -86,7 +87,20 @@ class FeatureStream:
             if isinstance(front_end, LhotseExtractor)
             else StreamingFrontEnd(front_end)
         )
-        self._stages = _stages(front_end.dim, cmvn, statistics, ivectors)
+        self._stages = _stages(front_end.dim, cmvn, statistics)
+        self._ivectors = None if ivectors is None else IvectorStream(ivectors)
+        if self._ivectors is not None:
+            self._stages.append(self._ivectors)
+
+    @property
+    def weighs_silence(self) -> bool:
+        """Return whether `weigh` does anything."""
+        return self._ivectors is not None and self._ivectors.weighs_silence
+
+    def weigh(self, is_silence: np.ndarray) -> None:
+        """Take what a search holds for silence, see `IvectorStream.weigh`."""
+        if self._ivectors is not None:
+            self._ivectors.weigh(is_silence)
 
     def accept(self, samples: np.ndarray) -> np.ndarray:
         """Take the next samples, float32 in [-1, 1) at the model's sample rate.
@@ -131,12 +145,7 @@ class _WholeSignal:
         return self._extractor.extract_utterance(wave, 0)
 
 
-def _stages(
-    dim: int,
-    cmvn: CmvnOptions,
-    statistics: np.ndarray | None,
-    ivectors: IvectorModel | None,
-) -> list[_Stage]:
+def _stages(dim: int, cmvn: CmvnOptions, statistics: np.ndarray | None) -> list[_Stage]:
     """Return what the frames of the front end go through."""
     stages: list[_Stage] = []
     if isinstance(cmvn, OnlineCmvn) or (
@@ -148,8 +157,6 @@ def _stages(
         stages.append(_Global(cmvn, statistics))
     elif not isinstance(cmvn, NoCmvn):
         stages.append(_Whole(dim, cmvn))
-    if ivectors is not None:
-        stages.append(IvectorStream(ivectors))
     return stages
 
 

@@ -319,10 +319,10 @@ class Model:
         """Sample rate of the features, Hz."""
         return self.info.sample_rate
 
-    @property
-    def silence_phones(self) -> tuple[int, ...]:
-        """Phones of silence."""
-        return self.info.silence_phones
+    @cached_property
+    def is_silence(self) -> np.ndarray:
+        """Return which transition-ids are of phones of silence, bool."""
+        return np.isin(self.transitions.phone, self.info.silence_phones)
 
     @property
     def is_streaming(self) -> bool:

@@ -61,6 +61,9 @@ class SegmentSearch:
         self.chunks = ChunkCutter(size, context)
         self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
         self._front_end = model.front_end()
+        if self._front_end.weighs_silence:
+            self._front_end.weigh(np.ones(1, np.bool_))  # there is no speech yet
+        self._model = model
         self._geometry = model.geometry
         self._size = size
         self.accepted = begin
@@ -71,6 +74,18 @@ class SegmentSearch:
     def end(self) -> int:
         """The sample behind the frames that have been searched."""
         return self.begin + self.num_frames * self._geometry.shift
+
+    def advance(self, log_likes: np.ndarray) -> None:
+        """Search on with the scores of the next chunk.
+
+        Raises:
+            UserError: no path is left.
+        """
+        self.search.advance(log_likes)
+        if self._front_end.weighs_silence:
+            path = self.search.best_path().transition_ids
+            is_silence = self._model.is_silence[path]
+            self._front_end.weigh(np.repeat(is_silence, self._model.subsampling))
 
     def accept(self, audio: Samples, end: int, *, is_all: bool) -> None:
         """Compute features until a chunk is complete, or there are no more samples.

@@ -194,7 +194,7 @@ class Session:
         self._chunk = None
         segment.num_frames += chunk.num_frames
         try:
-            segment.search.advance(log_likes)
+            segment.advance(log_likes)
         except UserError as error:
             return self._next_segment(rule=0, warning=str(error)) + self._go_on()
         stretch = self._stretch
@@ -242,7 +242,7 @@ class Session:
             return None
         model = self._model
         shift = model.frame_shift * model.subsampling
-        return EndpointDetector(rules, model.transitions, model.silence_phones, shift)
+        return EndpointDetector(rules, model.is_silence, shift)
 
     def _phrase_models(self) -> tuple[LmTrie, LmTrie] | None:
         """Return models without and with the phrases, if lattices are to have them."""

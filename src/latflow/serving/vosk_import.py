@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
@@ -63,6 +64,7 @@ from latflow.serving.vosk_folder import (
 log = logging.getLogger(__name__)
 # Weight of the language model where acoustic costs are times 10: Vosk's 0.9.
 _LMWT = 9.0
+_SILENCE_WEIGHT = 1e-3  # in i-vectors; Vosk has no option for it
 _UNKNOWN = ("<unk>", "<UNK>", "[unk]", "<spoken_noise>", "<SPOKEN_NOISE>")
 
 
@@ -265,8 +267,9 @@ def _write_ivectors(
             file=folder / "final.ie",
             remedy="am/ and ivector/ must be of one model",
         )
+    options = model.options.replace(silence_weight=_SILENCE_WEIGHT)
     with atomic_directory(target.parent) as out:
-        model.save(out / target.name)
+        replace(model, options=options).save(out / target.name)
 
 
 # -- language ------------------------------------------------------------------------

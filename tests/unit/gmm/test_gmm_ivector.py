@@ -14,10 +14,10 @@ from latflow.gmm.ivector import (
     Extractor,
     FrameProjection,
     IvectorModel,
-    IvectorStream,
     append_ivectors,
     gaussian_posteriors,
 )
+from latflow.gmm.ivector_stream import IvectorStream
 from latflow.gmm.ivector_training import (
     ExtractorStatistics,
     estimate_mixture,
@@ -253,6 +253,42 @@ def test_gaussians_may_be_chosen_on_normalized_frames(tmp_path, norm_vars):
         np.testing.assert_array_equal(found[:, :D], frames)
         expected = np.repeat(got, 10, axis=0)[:47]
         np.testing.assert_allclose(found[:, D:], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_search_holds_for_silence_counts_less():
+    """I-vectors are those of weighted sums over the frames, as they were known then."""
+    rng = np.random.default_rng(12)
+    model = make_model(rng, silence_weight=0.01)
+    frames = 2 * rng.normal(size=(83, D)).astype(np.float32)
+    posteriors = gaussian_posteriors(model.ubm, frames, model.options)
+    stream = IvectorStream(model)
+    assert stream.weighs_silence
+    stream.weigh(np.ones(1, np.bool_))
+    got, begin, known = [], 0, np.ones(1, np.bool_)
+    for end in (20, 41, 60, 83):
+        got.append(stream.accept(frames[begin:end]))
+        if end == 83:
+            got.append(stream.finish())
+        weights = np.where(known[np.arange(83).clip(max=len(known) - 1)], 0.01, 1.0)
+        for t in range(-(-begin // 10) * 10, end, 10):
+            seen = slice(0, t + 1)
+            weighted = posteriors[seen] * weights[seen, None]
+            wanted, _ = one(model.extractor, frames[seen], weighted, 100.0)
+            wanted = wanted - [5.0, 0.0]
+            here = np.concatenate(got)[t, D:]
+            np.testing.assert_allclose(here, wanted, rtol=1e-4, atol=1e-4)
+        begin, known = end, rng.random(end - 6) < 0.5  # the search is behind
+        stream.weigh(known)
+
+
+def test_without_weight_for_silence_a_search_changes_nothing():
+    rng = np.random.default_rng(13)
+    model = make_model(rng)
+    frames = 2 * rng.normal(size=(47, D)).astype(np.float32)
+    plain, told = IvectorStream(model), IvectorStream(model)
+    assert not told.weighs_silence
+    told.weigh(np.ones(20, np.bool_))
+    np.testing.assert_array_equal(told.accept(frames), plain.accept(frames))
 
 
 def test_a_speakers_utterances_go_on_and_decay():
