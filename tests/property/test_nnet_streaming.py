@@ -305,6 +305,21 @@ def test_a_stream_whose_chunk_was_scored_elsewhere_goes_on_by_its_frames():
     np.testing.assert_allclose(np.concatenate(found), whole, rtol=0, atol=1e-5)
 
 
+def test_a_stream_holds_what_will_be_seen_and_no_more():
+    acoustics = served("causal")
+    stream = chunks_of(acoustics, np.zeros((200, DIM), np.float32))
+    for _ in range(9):
+        chunk = next(stream)
+        acoustics.score([chunk])
+    memory = chunk.stream.memory
+    assert memory.rows is not None
+    found = [memory.rows, *(x for slot in memory.slots for x in slot)]
+    held = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in found}
+    # of each block keys and values of a chunk, and three frames of the convolution; of
+    # the network two frames of its features
+    assert sum(held.values()) == 4 * (2 * (2 * 2 * 6 + 3 * 6) + 2 * DIM)
+
+
 def test_rows_that_have_not_come_are_refused():
     network = network_of("causal")
     with pytest.raises(ValueError, match="3 rows are asked for before they have come"):

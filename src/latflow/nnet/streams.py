@@ -58,8 +58,11 @@ class Memory:
         return Memory(slots, rows, first.has_ended)
 
     def parted(self, count: int) -> list[Memory]:
-        """Return the memories of `count` streams side by side, each for itself."""
-        if count == 1 or self.rows is None:
+        """Return the memories of `count` streams side by side, each for itself.
+
+        They hold nothing else: what passes keep are views of more.
+        """
+        if self.rows is None:
             return [self] * count
         return [
             Memory(
@@ -78,7 +81,7 @@ def _joined(parts: Sequence[Tensor | int]) -> Tensor | int:
 
 
 def _picked(part: Tensor | int, index: int) -> Tensor | int:
-    """Return what one of the streams keeps; a view would keep the others' too."""
+    """Return what one of the streams keeps."""
     return part if isinstance(part, int) else part[index : index + 1].clone()
 
 

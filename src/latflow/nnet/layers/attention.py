@@ -188,9 +188,7 @@ class MultiHead(nn.Module):
         """
         if self.distances is not None:
             place, content = (v.to(query.dtype) for v in (self.place, self.content))
-            places = self._place_scores(
-                query + place, self.distances, first, key.shape[2]
-            )
+            places = place_scores(query + place, self.distances, key.shape[2], first)
             if mask is not None:
                 places = places.masked_fill(~mask, -math.inf)
             query, mask = query + content, places
@@ -199,23 +197,34 @@ class MultiHead(nn.Module):
         )
         return self.output(result.transpose(1, 2).flatten(2))
 
-    def _place_scores(
-        self, query: Tensor, distances: nn.Linear, first: int, num_keys: int
-    ) -> Tensor:
-        """Return the part of the scores that depends on distances, [B, heads, T, S]."""
-        num_frames, dim = query.shape[2], distances.in_features
-        # of the last query from the first key, ..., of the first from the last
-        times = torch.arange(
-            first + num_frames - 1, first - num_keys, -1, device=query.device
-        )
-        places = distances(sinusoids(times, dim).to(query.dtype))
-        places = places.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
-        scores = query @ places * query.shape[3] ** -0.5  # [B, heads, T, T + S - 1]
-        # row i begins with its distance from the first key, in column T - 1 - i: read
-        # rows one shorter
-        flat = functional.pad(scores, (1, 0)).flatten(2)[..., num_frames:]
-        shifted = flat.unflatten(2, (num_frames, num_frames + num_keys - 1))
-        return shifted[..., :num_keys]
+
+def place_scores(
+    query: Tensor, distances: nn.Linear, num_keys: int, first: int = 0
+) -> Tensor:
+    """Return the part of scores that depends on distances: q_i . P r_(i - j) / sqrt(D).
+
+    Args:
+        query: [B, heads, T, D], number 0 of which is at the key `first`.
+        distances: P, of sines and cosines to heads x D numbers.
+        num_keys: S.
+        first: see above.
+
+    Returns:
+        [B, heads, T, S].
+    """
+    heads, num_frames = query.shape[1:3]
+    # of the last query from the first key, ..., of the first from the last
+    times = torch.arange(
+        first + num_frames - 1, first - num_keys, -1, device=query.device
+    )
+    places = distances(sinusoids(times, distances.in_features).to(query.dtype))
+    places = places.unflatten(1, (heads, -1)).permute(1, 2, 0)
+    scores = query @ places * query.shape[3] ** -0.5  # [B, heads, T, T + S - 1]
+    # row i begins with its distance from the first key, in column T - 1 - i: read
+    # rows one shorter
+    flat = functional.pad(scores, (1, 0)).flatten(2)[..., num_frames:]
+    shifted = flat.unflatten(2, (num_frames, num_frames + num_keys - 1))
+    return shifted[..., :num_keys]
 
 
 class SelfAttention(Layer):
