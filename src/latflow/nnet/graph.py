@@ -16,6 +16,7 @@ from latflow.nnet.described import OutputLoss
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
 from latflow.nnet.layers.simple import SemiOrthogonal
 from latflow.nnet.options import MOST_LAYERS, Location
+from latflow.nnet.streams import Piece, together
 from latflow.options import Options
 
 DATA = "data"  # the name of the features
@@ -219,6 +220,20 @@ class LayerGraph(nn.Module):
         module = self.module_of(layer)
         return module(joined) if state is None else module(joined, state)
 
+    def can_stream(self, end: str, *, has_context: bool) -> bool:
+        """Return whether streams of `data` go through all layers before an end."""
+        layers = map(self.module_of, self.plan.behind(end))
+        return all(layer.can_stream(has_context=has_context) for layer in layers)
+
+    def stream(self, piece: Piece, end: str) -> Piece:
+        """Compute what an end gives of the next piece of `data`."""
+        results = {DATA: piece}
+        for layer in self.plan.behind(end):
+            inputs = [results[source] for source in layer.inputs]
+            joined = _join_pieces(inputs, layer.layer_class.COMBINE)
+            results[layer.name] = self.module_of(layer).stream(joined)
+        return results[end]
+
 
 def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> Layer:
     """Make the module of a layer, initialized."""
@@ -253,12 +268,27 @@ def _join(inputs: list[Padded], how: str) -> Padded:
     if first.before is not None:
         inputs = _in_common(inputs)
         first = inputs[0]
-    values = [batch.values for batch in inputs]
+    return first.with_values(_combined([batch.values for batch in inputs], how))
+
+
+def _combined(values: Sequence[Tensor], how: str) -> Tensor:
+    """Return the sum or product of tensors [B, T, D], or them side by side."""
     if how == "add":
-        return first.with_values(torch.stack(values).sum(0))
+        return torch.stack([*values]).sum(0)
     if how == "multiply":
-        return first.with_values(reduce(torch.mul, values))
-    return first.with_values(torch.cat(values, 2))
+        return reduce(torch.mul, values)
+    return torch.cat([*values], 2)
+
+
+def _join_pieces(inputs: list[Piece], how: str) -> Piece:
+    """Return one piece of several inputs, see `_join`; they may come at any time."""
+    if len(inputs) == 1:
+        return inputs[0]
+    before = inputs[0].before
+    if before is not None:
+        before = min(piece.before or 0 for piece in inputs)
+        inputs = [piece.skipped((piece.before or 0) - before) for piece in inputs]
+    return inputs[0].with_values(_combined(together(inputs), how))
 
 
 def _in_common(inputs: list[Padded]) -> list[Padded]:
@@ -308,6 +338,21 @@ class Subnetwork(Layer):
         for copy in self.copies:
             batch = copy(batch)[self.end]
         return batch
+
+    def can_stream(self, *, has_context: bool) -> bool:
+        """Return whether all layers inside can."""
+        return all(
+            isinstance(copy, LayerGraph)
+            and copy.can_stream(self.end, has_context=has_context)
+            for copy in self.copies
+        )
+
+    def stream(self, piece: Piece) -> Piece:
+        """Run the copies, whose layers keep their own frames."""
+        for copy in self.copies:
+            assert isinstance(copy, LayerGraph)
+            piece = copy.stream(piece, self.end)
+        return piece
 
 
 @torch.no_grad()

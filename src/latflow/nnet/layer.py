@@ -34,12 +34,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from latflow.nnet.streams import Piece
 from latflow.options import Options
 
 
@@ -308,6 +310,8 @@ class Layer(nn.Module, ABC):
             (a norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
+        PADS_ZEROS: whether zeros that stand before and behind a sequence, as context,
+            are to it what it sees beyond the ends without them.
         HAS_STATE: whether it can begin with the state that another ended in
             (`initial_state`): it takes that, [B, S], as a second argument of
             `forward`, gives its own as `Padded.state` where `keeps_state` is set, and
@@ -332,6 +336,7 @@ class Layer(nn.Module, ABC):
     STACK: ClassVar[str | None] = None
     IS_DEEP: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = False
+    PADS_ZEROS: ClassVar[bool] = False
     HAS_STATE: ClassVar[bool] = False
     IN_LOOPS: ClassVar[bool] = False
     IS_CAPTURABLE: ClassVar[bool] = False
@@ -363,6 +368,50 @@ class Layer(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Padded) -> Padded:
         """Compute the output frames of a batch."""
+
+    def can_stream(self, *, has_context: bool) -> bool:
+        """Return whether `stream` gives what `forward` gives the whole sequence.
+
+        Layers that use up context do; where zeros stand beyond the ends, those that see
+        each frame alone, or say so by `PADS_ZEROS`.
+
+        Args:
+            has_context: whether the network has frames of context beyond the ends.
+        """
+        is_same = has_context or self.PADS_ZEROS or self.context == Context()
+        return self.USES_CONTEXT and is_same
+
+    def stream(self, piece: Piece) -> Piece:
+        """Compute the output frames of a stream whose context has come.
+
+        Frames that are still to be seen are kept, and no others: this is called in
+        place of `forward`, in evaluation, for layers that `can_stream`.
+        """
+        return windowed(self, piece, self.context, self.shape.dim)
+
+
+def windowed(
+    layer: Callable[[Padded], Padded], piece: Piece, context: Context, dim: int
+) -> Piece:
+    """Compute the output frames of a stream whose context has come.
+
+    Args:
+        layer: uses up context.
+        piece: what has come.
+        context: of the layer.
+        dim: numbers of its output frames.
+    """
+    count, before = piece.values.shape[1], None
+    if context != Context():
+        assert context.left is not None
+        assert context.right is not None
+        before = context.left
+        piece, count = piece.window(before, context.right, context.stride)
+    values = piece.values
+    if not count:
+        return piece.with_values(values.new_empty(len(values), 0, dim))
+    lengths = torch.full((len(values),), values.shape[1])
+    return piece.with_values(layer(Padded(values, lengths, None, before)).values)
 
 
 class LayerError(ValueError):

@@ -35,6 +35,7 @@ from latflow.files import atomic_directory, reading
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
+from latflow.nnet.streams import Memory
 from latflow.user_code import is_told, trusting
 
 PRIORS = "priors.npy"
@@ -155,12 +156,42 @@ class AcousticNetwork:
             features, lengths, has_context=has_context, lengths_there=lengths_there
         )
         logits, out_lengths = next(iter(found.values()))
+        return self._scores_of(logits, scale), out_lengths
+
+    @torch.no_grad()
+    def stream(
+        self,
+        features: Tensor,
+        memory: Memory,
+        rows: int,
+        *,
+        is_last: bool,
+        prior_scale: float | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """Return the next scores of streams, as `log_likelihoods` has them.
+
+        Args:
+            features: [B, T, dim_in], see `Network.stream`.
+            memory: likewise.
+            rows: likewise.
+            is_last: likewise.
+            prior_scale: see `log_likelihoods`.
+
+        Returns:
+            float32 [B, rows, K], and what is kept.
+        """
+        scale = self.prior_scale(prior_scale)
+        logits, memory = self.network.stream(features, memory, rows, is_last=is_last)
+        return self._scores_of(logits, scale), memory
+
+    def _scores_of(self, logits: Tensor, scale: float) -> Tensor:
+        """Return the scores of the first output's logits, float32 [B, T, K]."""
         scores = logits.float()
         if not self.gives_log_likelihoods:
             scores = functional.log_softmax(scores, -1)
         if scale == 0.0 or self.log_priors is None:
-            return scores, out_lengths
-        return scores - scale * self.log_priors, out_lengths
+            return scores
+        return scores - scale * self.log_priors
 
 
 def save_model(

@@ -6,6 +6,7 @@ import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
@@ -23,6 +24,7 @@ from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.pretrained import Pretrained
 from latflow.nnet.layers.simple import SemiOrthogonal, constrain
 from latflow.nnet.options import Location
+from latflow.nnet.streams import Memory, Pass, Piece, after
 
 
 class Output(NamedTuple):
@@ -170,6 +172,61 @@ class Network(nn.Module):
             name: Output(batch.values, batch.lengths.to(lengths.device))
             for name, batch in results.items()
         }
+
+    @cached_property
+    def can_stream(self) -> bool:
+        """Whether streams can be taken by `stream`: all layers say that they can."""
+        has_context = self.description.repeats_edges
+        return self.body.can_stream(next(iter(self.outputs)), has_context=has_context)
+
+    def stream(
+        self, features: Tensor, memory: Memory, rows: int, *, is_last: bool
+    ) -> tuple[Tensor, Memory]:
+        """Score the next pieces of streams side by side, for the first output.
+
+        The rows are those of `forward` for the whole streams, whatever the pieces.
+
+        Args:
+            features: [B, T, dim_in], the frames that follow; at the beginning some.
+            memory: what was returned with the pieces before; `Memory()` at first.
+            rows: how many are wanted: of frames whose receptive field has come.
+            is_last: whether the streams end with these pieces; more rows may be asked
+                for after that, with T = 0.
+
+        Returns:
+            The next rows, [B, rows, K], and what is kept for those that follow.
+
+        Raises:
+            ValueError: that many rows have not come.
+        """
+        slots, waiting = memory.slots, memory.rows
+        if not memory.has_ended:
+            run = Pass(slots, is_last=is_last)
+            piece = Piece(features, run)
+            if self.description.repeats_edges:
+                piece = self._edges_repeated(piece)
+            found = self.body.stream(piece, next(iter(self.outputs)))
+            found = found.skipped(found.before or 0).values
+            waiting = found if waiting is None else after(waiting, found)
+            slots = () if is_last else tuple(run.kept)
+        if waiting is None or waiting.shape[1] < rows:
+            raise ValueError(f"{rows} rows are asked for before they have come")
+        kept = Memory(slots, waiting[:, rows:], is_last or memory.has_ended)
+        return waiting[:, :rows], kept
+
+    def _edges_repeated(self, piece: Piece) -> Piece:
+        """Put copies of streams' first and last frames before and behind them."""
+        (left, right), run, values = self.context, piece.run, piece.values
+        found = run.recall()
+        parts = [values]
+        if found is None:
+            parts.insert(0, values[:, :1].expand(-1, left, -1))
+        last = values[:, -1:] if values.shape[1] or found is None else found[0]
+        assert isinstance(last, Tensor)
+        run.keep(last)
+        if run.is_last:
+            parts.append(last.expand(-1, right, -1))
+        return Piece(torch.cat(parts, 1), run, left)
 
     def _set_draws(self, draws: RowDraws | None, device: torch.device) -> None:
         """Give each layer that masks features the numbers of its name."""

@@ -28,7 +28,7 @@ from latflow.errors import UserError
 from latflow.kaldi.io import KaldiWriter
 from latflow.nnet.graph import DATA, LayerDescription
 from latflow.nnet.layer import Layer
-from latflow.nnet.layers import augment, convolution, simple
+from latflow.nnet.layers import augment, convolution, simple, time_delay
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
@@ -322,7 +322,7 @@ def _linear(
 def _tdnn(
     nnet: Nnet3,
     layer: LayerDescription,
-    module: convolution.Tdnn,
+    module: time_delay.Tdnn,
     source: str,
     stride: int,
 ) -> str:
@@ -334,12 +334,12 @@ def _tdnn(
 def _tdnnf(
     nnet: Nnet3,
     layer: LayerDescription,
-    module: convolution.TdnnF,
+    module: time_delay.TdnnF,
     source: str,
     stride: int,
 ) -> str:
     for number, block in enumerate(module.blocks, start=1):
-        assert isinstance(block, convolution.TdnnFBlock)
+        assert isinstance(block, time_delay.TdnnFBlock)
         name, reach = f"{layer.name}{number}", stride * block.reach
         before, behind = ([-reach, 0], [0, reach]) if reach else ([0], [0])
         node = nnet.affine(f"{name}.linear", _spliced(source, before), block.narrow)
@@ -392,6 +392,6 @@ LAYERS: dict[type[Layer], Callable[..., str]] = {
     augment.SpecAugment: _same,
     convolution.Splice: _splice,
     convolution.Subsample: _same,
-    convolution.Tdnn: _tdnn,
-    convolution.TdnnF: _tdnnf,
+    time_delay.Tdnn: _tdnn,
+    time_delay.TdnnF: _tdnnf,
 }

@@ -13,6 +13,7 @@ from latflow.nnet.layers import (
     attention,
     augment,
     beamforming,
+    conformer,
     convolution,
     decoder,
     embedding,
@@ -21,6 +22,7 @@ from latflow.nnet.layers import (
     recurrent,
     simple,
     spectral,
+    time_delay,
 )
 from latflow.nnet.loops import Loop
 from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
@@ -46,12 +48,12 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "window": convolution.Window,
     "pool": convolution.Pool,
     "subsample": convolution.Subsample,
-    "tdnn": convolution.Tdnn,
-    "tdnnf": convolution.TdnnF,
+    "tdnn": time_delay.Tdnn,
+    "tdnnf": time_delay.TdnnF,
     "self_attention": attention.SelfAttention,
     "positional_encoding": attention.PositionalEncoding,
     "transformer": attention.Transformer,
-    "conformer": attention.Conformer,
+    "conformer": conformer.Conformer,
     "attention_decoder": decoder.AttentionDecoder,
     "specaugment": augment.SpecAugment,
     "stft": spectral.Stft,

@@ -11,8 +11,8 @@ Source: Kaldi `nnet3/nnet-am-decodable-simple.cc` (`frames-per-chunk`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,22 @@ from latflow.features.transform import FeatureTransform
 from latflow.gmm.model import DiagGmms
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.normalization import Normalizer
+from latflow.nnet.streams import Memory
+
+
+@dataclass(eq=False)
+class Stream:
+    """What a network keeps of a segment from one chunk to the next.
+
+    Attributes:
+        memory: of the network.
+        begin: first frame of the chunk that it is for; others are scored without it.
+        seen: frames of the segment that the network has taken.
+    """
+
+    memory: Memory = field(default_factory=Memory)
+    begin: int = 0
+    seen: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +53,17 @@ class Chunk:
         left: frames before the piece: those of the acoustics' context, or as many as
             there are where the segment has begun.
         right: frames behind the piece: likewise, where the segment has ended.
+        begin: number of the piece's first frame in the segment.
+        is_last: whether no frame of the segment follows these.
+        stream: of the segment; None: each chunk is scored by its frames alone.
     """
 
     frames: np.ndarray
     left: int
     right: int
+    begin: int = 0
+    is_last: bool = False
+    stream: Stream | None = None
 
     @property
     def num_frames(self) -> int:
@@ -76,6 +98,7 @@ class ChunkCutter:
         self._num_frames = 0  # frames that have come
         self._next = 0  # first frame of the next chunk
         self._has_ended = False
+        self._stream = Stream()
 
     @property
     def is_done(self) -> bool:
@@ -111,7 +134,9 @@ class ChunkCutter:
         last = min(end + self._right, self._num_frames)
         kept = np.concatenate(self._pieces)[first - self._kept_from :]
         self._pieces, self._kept_from, self._next = [kept], first, end
-        return Chunk(kept[: last - first], begin - first, last - end)
+        is_last = self._has_ended and last == self._num_frames
+        frames, left, right = kept[: last - first], begin - first, last - end
+        return Chunk(frames, left, right, begin, is_last, self._stream)
 
 
 class Acoustics(Protocol):
@@ -232,11 +257,68 @@ class NetworkAcoustics:
         )
 
     def score(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
-        """Score chunks in one pass of the network, see `Acoustics`."""
+        """Score chunks in few passes of the network, see `Acoustics`."""
         if None in self.context:
             return [self.log_likes(chunk.frames) for chunk in chunks]
         if not chunks:
             return []
+        groups: dict[Hashable, list[int]] = {}
+        for index, chunk in enumerate(chunks):
+            groups.setdefault(self._form(chunk), []).append(index)
+        # Streams go on when all is scored: what fails is scored again.
+        found: dict[int, np.ndarray] = {}
+        memories: dict[int, Memory] = {}
+        for form, group in groups.items():
+            picked = [chunks[index] for index in group]
+            if form is None:
+                found.update(zip(group, self._score_alone(picked), strict=True))
+                continue
+            scores, kept = self._go_on(picked)
+            found.update(zip(group, scores, strict=True))
+            memories.update(zip(group, kept, strict=True))
+        for index, memory in memories.items():
+            chunk, stream = chunks[index], chunks[index].stream
+            assert stream is not None
+            stream.memory, stream.begin = memory, chunk.begin + chunk.num_frames
+            stream.seen = stream.begin + chunk.right
+        return [found[index] for index in range(len(chunks))]
+
+    def _form(self, chunk: Chunk) -> Hashable:
+        """Return what is equal of chunks whose streams can go side by side.
+
+        None for a chunk that has no memory of those before: it is scored by its frames.
+        """
+        stream = chunk.stream
+        if stream is None or stream.begin != chunk.begin:
+            return None
+        if not self.network.network.can_stream:
+            return None
+        frames = chunk.begin + chunk.num_frames + chunk.right - stream.seen
+        rows = num_rows(chunk, self.subsampling)
+        return frames, rows, chunk.is_last, stream.memory.form
+
+    def _go_on(self, chunks: Sequence[Chunk]) -> tuple[list[np.ndarray], list[Memory]]:
+        """Score chunks of one form; return their memories, too."""
+        arrays, memories = [], []
+        for chunk in chunks:
+            assert chunk.stream is not None
+            seen = chunk.stream.seen - (chunk.begin - chunk.left)
+            arrays.append(self.normalization(chunk.frames[seen:]))
+            memories.append(chunk.stream.memory)
+        batch = torch.from_numpy(np.stack(arrays)).to(self.device)
+        with torch.inference_mode():
+            scores, memory = self.network.stream(
+                batch,
+                Memory.joined(memories),
+                num_rows(chunks[0], self.subsampling),
+                is_last=chunks[0].is_last,
+                prior_scale=self.prior_scale,
+            )
+            kept = memory.parted(len(chunks))
+        return [*scores.cpu().numpy()], kept
+
+    def _score_alone(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Score chunks in one pass, each by the frames around it."""
         arrays = self.inputs(chunks)
         lengths = torch.tensor([len(array) for array in arrays])
         shape = len(arrays), int(lengths.max()), arrays[0].shape[1]

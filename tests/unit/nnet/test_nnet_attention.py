@@ -5,12 +5,8 @@ import torch
 from reference.relative_attention_naive import relative_attention
 
 from latflow.nnet.layer import Padded, Shape
-from latflow.nnet.layers.attention import (
-    AttentionOptions,
-    Conformer,
-    ConformerOptions,
-    SelfAttention,
-)
+from latflow.nnet.layers.attention import AttentionOptions, SelfAttention
+from latflow.nnet.layers.conformer import Conformer, ConformerOptions
 
 ALL = 99
 

@@ -93,3 +93,22 @@ def test_chunks_of_audio_are_whole_chunks_of_the_network(streamed, digits):
         rng = np.random.default_rng(5)
         cuts = np.sort(rng.integers(0, len(samples), 7))
         assert heard(model, np.split(samples, cuts)) == whole
+
+
+def test_sessions_that_end_or_begin_anew_leave_nothing_to_those_that_follow(
+    streamed, digits
+):
+    model = Model.load(streamed)
+    assert model.acoustics.network.network.can_stream
+    one, two = (digits.samples(name) for name in list(digits.audio)[:2])
+    options = SessionOptions(sample_rate=RATE, endpoint="off", chunk_length=0.12)
+    with Session(model, options, "x") as session:
+        session.accept(one)
+        found = []
+        for _ in range(2):
+            session.reset()
+            found.append(session.accept(two) + session.finish())
+    with Session(model, options, "x") as fresh:
+        expected = fresh.accept(two) + fresh.finish()
+    assert [*map(repr, found)] == [repr(expected)] * 2
+    assert expected[-1].segment.best.words

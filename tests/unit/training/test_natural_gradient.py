@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from latflow.nnet.layer import Padded, Shape
-from latflow.nnet.layers.convolution import TdnnF, TdnnFOptions
+from latflow.nnet.layers.time_delay import TdnnF, TdnnFOptions
 from latflow.training.distributed import Backend
 from latflow.training.inverses import inverted
 from latflow.training.natural_gradient import NaturalGradient, _alone

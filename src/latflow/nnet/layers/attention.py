@@ -1,4 +1,4 @@
-"""Self-attention, transformer and conformer layers."""
+"""Self-attention and transformer layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape, zero
+from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
 from latflow.nnet.layers.convolution import reach
-from latflow.nnet.layers.simple import ACTIVATIONS, MaskedBatchNorm
+from latflow.nnet.layers.simple import ACTIVATIONS
 from latflow.nnet.options import Activation, Dropout, NumLayers
+from latflow.nnet.streams import Piece, after
 from latflow.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt
 
 
@@ -72,18 +73,24 @@ def attention_mask(batch: Padded, context: Context) -> Tensor | None:
         mask = ~batch.padding.transpose(1, 2).unsqueeze(1)
     if context.left is not None or context.right is not None:
         times = torch.arange(num_frames, device=device)
-        begin = times // context.period * context.period  # of each frame's chunk
-        distance = times[None, :] - begin[:, None]
-        near = torch.ones_like(distance, dtype=torch.bool)
-        if context.left is not None:
-            near &= distance >= -context.left
-        if context.right is not None:
-            near &= distance < context.period + context.right
+        near = _near(times, times, context)
         mask = near if mask is None else mask & near
     if mask is None:
         return None
     itself = torch.eye(num_frames, dtype=torch.bool, device=device)
     return (mask | itself).reshape(-1, 1, num_frames, num_frames)
+
+
+def _near(times: Tensor, seen: Tensor, context: Context) -> Tensor:
+    """Return which frames of the times [S] those of the times [T] see: bool [T, S]."""
+    begin = times // context.period * context.period  # of each frame's chunk
+    distance = seen[None, :] - begin[:, None]
+    near = torch.ones_like(distance, dtype=torch.bool)
+    if context.left is not None:
+        near &= distance >= -context.left
+    if context.right is not None:
+        near &= distance < context.period + context.right
+    return near
 
 
 class MultiHead(nn.Module):
@@ -116,11 +123,72 @@ class MultiHead(nn.Module):
 
     def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attend within each sequence of [B, T, D]; `mask` as `attention_mask`'s."""
+        return self._attend(*self._split(values), mask)
+
+    def stream(self, piece: Piece, context: Context) -> Piece:
+        """Attend from the frames of streams whose context has come.
+
+        Of all that they see, and that frames to come will see, keys and values are
+        kept.
+
+        Args:
+            piece: the next frames.
+            context: that a frame attends to, not unlimited.
+        """
+        left, right, period = context.left, context.right, context.period
+        assert left is not None
+        assert right is not None
+        query, key, value = self._split(piece.values)
+        kept = piece.run.recall()
+        if kept is not None:
+            query, key, value = (
+                after(*pair, dim=2)
+                for pair in zip(kept, (query, key, value), strict=True)
+            )
+        # What is kept begins with a chunk: times are counted from there.
+        end = key.shape[2]
+        first = end - query.shape[2]
+        ready = end
+        if not piece.run.is_last:
+            ready = max(first, (end - right) // period * period)
+        drop = max(0, ready - left)
+        piece.run.keep(
+            query[:, :, ready - first :], key[:, :, drop:], value[:, :, drop:]
+        )
+        if ready == first:
+            return piece.with_values(piece.values[:, :0])
+        times = torch.arange(end, device=key.device)
+        mask = _near(times[first:ready], times, context)
+        return piece.with_values(
+            self._attend(query[:, :, : ready - first], key, value, mask, first)
+        )
+
+    def _split(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, heads, T, D / heads] each."""
         split = self.inputs(values).unflatten(2, (3, self.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, heads, T, D / heads]
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        return query, key, value
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        first: int = 0,
+    ) -> Tensor:
+        """Return the results of T queries, of which number 0 is at the key `first`.
+
+        Args:
+            query: [B, heads, T, D / heads].
+            key: [B, heads, S, D / heads].
+            value: likewise.
+            mask: bool, [..., T, S], which keys a query sees; None for all.
+            first: see above.
+        """
         if self.distances is not None:
             place, content = (v.to(query.dtype) for v in (self.place, self.content))
-            places = self._place_scores(query + place, self.distances)
+            places = place_scores(query + place, self.distances, key.shape[2], first)
             if mask is not None:
                 places = places.masked_fill(~mask, -math.inf)
             query, mask = query + content, places
@@ -129,18 +197,34 @@ class MultiHead(nn.Module):
         )
         return self.output(result.transpose(1, 2).flatten(2))
 
-    def _place_scores(self, query: Tensor, distances: nn.Linear) -> Tensor:
-        """Return the part of the scores that depends on distances, [B, heads, T, T]."""
-        num_frames, dim = query.shape[2], distances.in_features
-        # distances T - 1, ..., 1 - T
-        times = torch.arange(num_frames - 1, -num_frames, -1, device=query.device)
-        places = distances(sinusoids(times, dim).to(query.dtype))
-        places = places.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
-        scores = query @ places * query.shape[3] ** -0.5  # [B, heads, T, 2 T - 1]
-        # row i begins with distance i, in column T - 1 - i: read rows one shorter
-        flat = functional.pad(scores, (1, 0)).flatten(2)[..., num_frames:]
-        shifted = flat.unflatten(2, (num_frames, 2 * num_frames - 1))
-        return shifted[..., :num_frames]
+
+def place_scores(
+    query: Tensor, distances: nn.Linear, num_keys: int, first: int = 0
+) -> Tensor:
+    """Return the part of scores that depends on distances: q_i . P r_(i - j) / sqrt(D).
+
+    Args:
+        query: [B, heads, T, D], number 0 of which is at the key `first`.
+        distances: P, of sines and cosines to heads x D numbers.
+        num_keys: S.
+        first: see above.
+
+    Returns:
+        [B, heads, T, S].
+    """
+    heads, num_frames = query.shape[1:3]
+    # of the last query from the first key, ..., of the first from the last
+    times = torch.arange(
+        first + num_frames - 1, first - num_keys, -1, device=query.device
+    )
+    places = distances(sinusoids(times, distances.in_features).to(query.dtype))
+    places = places.unflatten(1, (heads, -1)).permute(1, 2, 0)
+    scores = query @ places * query.shape[3] ** -0.5  # [B, heads, T, T + S - 1]
+    # row i begins with its distance from the first key, in column T - 1 - i: read
+    # rows one shorter
+    flat = functional.pad(scores, (1, 0)).flatten(2)[..., num_frames:]
+    shifted = flat.unflatten(2, (num_frames, num_frames + num_keys - 1))
+    return shifted[..., :num_keys]
 
 
 class SelfAttention(Layer):
@@ -157,6 +241,14 @@ class SelfAttention(Layer):
         """Attend within each sequence."""
         mask = attention_mask(batch, self.context)
         return batch.with_values(self.attention(batch.values, mask))
+
+    def can_stream(self, *, has_context: bool) -> bool:  # noqa: ARG002
+        """Return whether what attention sees is limited."""
+        return None not in (self.context.left, self.context.right)
+
+    def stream(self, piece: Piece) -> Piece:
+        """Attend from the frames whose context has come."""
+        return self.attention.stream(piece, self.context)
 
 
 class PositionalEncodingOptions(Options):
@@ -282,116 +374,3 @@ class _EncoderLayer(nn.Module):
     def _feed_forward(self, values: Tensor) -> Tensor:
         """Widen, activate, narrow: frame by frame."""
         return self.back(self.dropout(self.activation(self.wide(values))))
-
-
-class ConformerOptions(StackOptions):
-    """Options of `Conformer`."""
-
-    kernel: PositiveInt = 15
-    """frames of the convolution"""
-    causal: bool = False
-    """let the convolution see earlier frames alone"""
-    norm: Literal["batch", "layer"] = "batch"
-    """norm inside the convolution's part; `layer` makes the passes of a batch
-    independent of each other"""
-
-
-class Conformer(Layer):
-    """A stack of conformer blocks.
-
-    Half a feed-forward part, attention, convolution, half a feed-forward part, each
-    with its norm before and a residual around, and a norm at the end. The paper's
-    attention knows distances: `positions: relative`. Without it positions come from the
-    convolution, and from a `positional_encoding` layer before, where wanted.
-
-    To be streamed it has `chunk`, `left_chunks` and `causal: true`: frames see their
-    own chunk as a whole, however many blocks there are, and nothing later. Chunks count
-    from the first frame.
-
-    Source: Gulati et al. 2020, section 2.
-    """
-
-    STACK: ClassVar[str | None] = "num_layers"
-    OPTIONS = ConformerOptions
-
-    def __init__(self, shape: Shape, options: ConformerOptions) -> None:
-        super().__init__(shape)
-        count = options.num_layers
-        self.blocks = nn.ModuleList(
-            [_ConformerBlock(shape.dim, options) for _ in range(count)]
-        )
-        self.attention_context = attention_context(options)
-        edges = reach(options.kernel, 1, causal=options.causal)
-        self.context = self.attention_context.then(Context(*edges)).repeated(count)
-
-    def forward(self, batch: Padded) -> Padded:
-        """Run the stack."""
-        mask = attention_mask(batch, self.attention_context)
-        for block in self.blocks:
-            batch = batch.with_values(block(batch.values, mask, batch.padding))
-        return batch
-
-
-class _ConformerBlock(nn.Module):
-    """One block; see `Conformer`."""
-
-    def __init__(self, dim: int, options: ConformerOptions) -> None:
-        super().__init__()
-        dropout, wide = options.dropout, options.feed_forward
-        self.feed_forward = nn.ModuleList(
-            [_feed_forward(dim, wide, dropout) for _ in range(2)]
-        )
-        self.attention_norm = nn.LayerNorm(dim)
-        self.attention = MultiHead(dim, options)
-        self.convolution = _ConformerConvolution(dim, options)
-        self.norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, values: Tensor, mask: Tensor | None, padding: Tensor | None
-    ) -> Tensor:
-        """Map [B, T, D] to [B, T, D]."""
-        first, second = self.feed_forward
-        values = values + 0.5 * first(values)
-        attended = self.attention(self.attention_norm(values), mask)
-        values = values + self.dropout(attended)
-        values = values + self.dropout(self.convolution(values, padding))
-        return self.norm(values + 0.5 * second(values))
-
-
-def _feed_forward(dim: int, wide: int, dropout: float) -> nn.Sequential:
-    """Return the feed-forward part of a conformer block."""
-    return nn.Sequential(
-        nn.LayerNorm(dim),
-        nn.Linear(dim, wide),
-        nn.SiLU(),
-        nn.Dropout(dropout),
-        nn.Linear(wide, dim),
-        nn.Dropout(dropout),
-    )
-
-
-class _ConformerConvolution(nn.Module):
-    """Gated linear unit, convolution of each number over time, norm, SiLU, linear."""
-
-    def __init__(self, dim: int, options: ConformerOptions) -> None:
-        super().__init__()
-        self.first_norm = nn.LayerNorm(dim)
-        self.gated = nn.Linear(dim, 2 * dim)
-        self.edges = reach(options.kernel, 1, causal=options.causal)
-        self.conv = nn.Conv1d(dim, dim, options.kernel, groups=dim)
-        by_batch = options.norm == "batch"
-        self.norm = MaskedBatchNorm(dim) if by_batch else nn.LayerNorm(dim)
-        self.output = nn.Linear(dim, dim)
-
-    def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
-        """Map [B, T, D] to [B, T, D]."""
-        gated = functional.glu(self.gated(self.first_norm(values)), -1)
-        # norms and offsets have filled the padding: zero it before frames are mixed
-        gated = functional.pad(zero(gated, padding).transpose(1, 2), self.edges)
-        mixed = self.conv(gated).transpose(1, 2)
-        if isinstance(self.norm, MaskedBatchNorm):
-            mixed = self.norm(mixed, padding)
-        else:
-            mixed = self.norm(mixed)
-        return self.output(functional.silu(mixed))
