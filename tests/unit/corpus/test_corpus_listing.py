@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import shutil
 import unicodedata
 
 import numpy as np
@@ -224,6 +226,19 @@ def test_names_find_each_other_in_any_normal_form(tmp_path, audio, text):
     table.write_text(f"path,text\nc/{unicodedata.normalize(text, 'café')}.wav,no\n")
     source = TableSource(path=str(table), speaker="single")
     assert prepared(source, tmp_path)[1] == {"c-café": ("single", "no")}
+
+
+def test_names_that_are_not_utf_8_are_bad_utterances(tmp_path):
+    speak(tmp_path / "c/good.wav")
+    (tmp_path / "c/good.txt").write_text("yes")
+    for name in (b"caf\xe9.wav", b"caf\xe9.txt", b"alone\xff.lab", b"notes\xe9.pdf"):
+        path = os.fsencode(tmp_path / "c") + b"/" + name
+        shutil.copy(tmp_path / f"c/good.{'wav' if b'wav' in name else 'txt'}", path)
+    _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert spoken == {"good": ("c", "yes")}
+    assert "the name caf\\xe9.wav is not UTF-8" in skipped.values()
+    assert "the name alone\\xff.lab is not UTF-8" in skipped.values()
+    assert not any("pdf" in reason for reason in skipped.values())
 
 
 def test_digest_follows_the_files_of_the_folder(folder):
