@@ -1,6 +1,7 @@
 """The commands are thin, documented, and end user errors in one line."""
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
@@ -416,6 +417,27 @@ def test_kaldi_data_directory_goes_in_and_out(capsys, corpora, tmp_path):
     assert run(capsys, "export-kaldi", "data", tmp_path / "manifests", out)[0] == 0
     for name in ("text", "utt2spk"):
         assert (out / name).read_text() == (source / name).read_text()
+
+
+def test_kaldi_data_directory_comes_in_as_its_errors_say(capsys, tmp_path):
+    noise = np.random.default_rng(0).normal(0, 0.1, 8000)
+    soundfile.write(tmp_path / "a.wav", noise, 8000)
+    for name, lines in {
+        "wav.scp": "a cat a.wav |\nb b.wav\n",
+        "text": "a one\nb two\n",
+        "utt2spk": "a s\nb s\n",
+    }.items():
+        (tmp_path / name).write_text(lines.replace("a.wav", f"{tmp_path}/a.wav"))
+    importing = ("import-kaldi", "data", tmp_path, tmp_path / "out")
+    given = []
+    for setting in ("allow_commands=true", "on_bad_utterance=skip", None):
+        status, _, said = run(capsys, *importing, *(["--set", *given] if given else []))
+        assert (status, "Traceback" in said) == (int(setting is not None), False)
+        if setting is not None:
+            assert setting.split("=")[0] in said
+            given.append(setting)
+    cuts = (tmp_path / "out/supervisions.jsonl.gz").read_bytes()
+    assert len(gzip.decompress(cuts).splitlines()) == 1
 
 
 def test_doctor_finds_nothing_wrong_with_the_digits(capsys, corpora, in_repository):

@@ -83,6 +83,12 @@ def test_strings_stay_strings():
     }
 
 
+def test_booleans_are_read_as_yaml_and_as_python_write_them():
+    given = {"a": "true", "b": "false", "c": {"d": "true", "e": "False"}, "f": "True "}
+    read = {"a": True, "b": False, "c": {"d": True, "e": False}, "f": "True "}
+    assert nested_values(given) == read
+
+
 @pytest.mark.parametrize("setting", ["seed", "=1", "1x=2"])
 def test_setting_that_is_none_is_refused(tmp_path, setting):
     (tmp_path / "recipe.yaml").write_text(RECIPE)

@@ -10,7 +10,7 @@ import yaml
 from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.lang.letters import letter_lexicon
-from latflow.workflow.layout import find_layout, set_of
+from latflow.workflow.layout import find_layout, find_source, set_of
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.settings import read_config
 from latflow.workflow.sizes import gmm_systems, network_size
@@ -143,6 +143,34 @@ def test_tables_and_manifests_in_folders_of_sets(tmp_path):
             "train": kind,
             "test-a": kind,
         }
+
+
+def test_what_lhotse_wrote_is_found_by_any_name(tmp_path):
+    cut = json.dumps({"id": "a", "type": "MonoCut"}) + "\n"
+    for name in ("x_recordings_train.jsonl.gz", "x_supervisions_train.jsonl.gz"):
+        (tmp_path / name).touch()
+    (tmp_path / "any.jsonl").write_text(cut)
+    (tmp_path / "rows.jsonl").write_text('{"audio": "a.wav", "text": "one"}\n')
+    recordings = tmp_path / "x_recordings_train.jsonl.gz"
+    supervisions = str(tmp_path / "x_supervisions_train.jsonl.gz")
+    for path in (tmp_path, recordings):
+        found = find_source(path, {"min_duration": 0.5})
+        assert (found["type"], found["min_duration"]) == ("manifests", 0.5)
+        assert (found["recordings"], found["supervisions"]) == (
+            str(recordings),
+            supervisions,
+        )
+    assert find_source(tmp_path / "any.jsonl", {})["type"] == "cuts"
+    assert find_source(tmp_path / "rows.jsonl", {})["type"] == "table"
+    for name in ("y_recordings.jsonl", "y_supervisions.jsonl"):
+        (tmp_path / name).touch()
+    several = r"several sets of Lhotse: x_rec\S+, y_rec\S+ - name one of them"
+    with pytest.raises(UserError, match=several):
+        find_source(tmp_path, {})
+    for name in ("recordings.jsonl.gz", "supervisions.jsonl.gz"):
+        (tmp_path / name).touch()
+    found = find_source(tmp_path, {})["recordings"]
+    assert found == str(tmp_path / "recordings.jsonl.gz")
 
 
 def test_table_without_speakers(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latflow.align.forms import EXPORT_FORMATS
-from latflow.cli.commands import Arguments, Group, Option, flag, option
+from latflow.cli.commands import SOURCE_KEYS, Arguments, Group, Option, flag, option
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,14 +48,7 @@ _SOURCE: tuple[Option, ...] = (
     option("--tiers", "of TextGrids: those with transcripts", nargs="+"),
     _TOKENIZER,
     option("--audio", "of a table: folder that its paths are relative to"),
-    option(
-        "--set",
-        "further keys of the source, e.g. min_duration=0.5 (config/README.md, "
-        "corpus.train)",
-        [],
-        nargs="*",
-        metavar="KEY=VALUE",
-    ),
+    SOURCE_KEYS,
 )
 _MAX_SKIPPED = option(
     "--max-skipped", "share of the utterances that may be skipped", 0.05

@@ -85,6 +85,16 @@ OVERRIDE = (
     },
 )
 
+#: Keys of a source of recordings that have no option of their own.
+SOURCE_KEYS = option(
+    "--set",
+    "further keys of the source, e.g. min_duration=0.5 (config/README.md, "
+    "corpus.train)",
+    [],
+    nargs="*",
+    metavar="KEY=VALUE",
+)
+
 _NAMED = "recipe, results/<experiment>, or the name of a recipe of latflow's"
 
 #: Arguments that name an experiment; see `read_recipe`.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from latflow.cli.commands import (
     RECIPE,
+    SOURCE_KEYS,
     Arguments,
     Group,
     flag,
@@ -41,13 +42,23 @@ _ARCHIVE = (
     option("data_dir", "folder with wav.scp, text, utt2spk"),
     option("out_dir", "folder for the Lhotse manifests"),
     flag("--allow-commands", "run pipes that wav.scp names"),
+    SOURCE_KEYS,
 )
 def _import_data(arguments: Arguments) -> None:
     """Turn a Kaldi data directory into manifests."""
     from latflow.corpus.kaldi_dir import import_kaldi_dir
+    from latflow.corpus.options import KaldiSource
+    from latflow.options import read_options
+    from latflow.workflow.settings import nested_values, read_settings
 
+    given = {"allow_commands": arguments.allow_commands, "path": arguments.data_dir}
+    given |= nested_values(read_settings(arguments.set, "--set"))
+    source = read_options(KaldiSource, given)
     import_kaldi_dir(
-        arguments.data_dir, arguments.out_dir, allow_commands=arguments.allow_commands
+        arguments.data_dir,
+        arguments.out_dir,
+        checks=source,
+        allow_commands=source.allow_commands,
     )
 
 

@@ -36,7 +36,7 @@ RESTORE = "restore the file, or mend its path"
 _MOST_TAPS = 10_000_000
 _MOST_PEAK = 1.5  # without a note
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
-_ALLOW = "if you trust it, set allow_commands: true (--allow-commands)"
+_ALLOW = "if you trust it, set allow_commands: true (--set allow_commands=true)"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from lhotse.utils import compute_num_samples
 
 from latflow.corpus.decoder_messages import DecoderMessages
 from latflow.corpus.media import MediaError, MediaFile, media_form
-from latflow.corpus.mended_file import MendedFile
+from latflow.corpus.mended_file import Mend, MendedFile
 from latflow.corpus.mpeg_length import is_mpeg, mend_of_mpeg
 from latflow.corpus.ogg_end import has_ogg_end
 from latflow.corpus.wav_length import mend_of_wav
@@ -94,6 +94,9 @@ class Sound(soundfile.SoundFile):
             mend = mend_of_mpeg(stream)
         else:
             mend = mend_of_wav(stream)
+        if mend is None and str(getattr(stream, "name", "")).lower().endswith(".raw"):
+            # soundfile takes such names for samples without a header; this has none
+            mend = Mend(b"", 0, os.fstat(stream.fileno()).st_size, is_wrong=False)
         if mend is not None:
             kept = os.fdopen(os.dup(stream.fileno()), "rb") if is_named else stream
             self._mended = MendedFile(kept, mend, owned=is_named)

@@ -26,6 +26,8 @@ from latflow.files import read_lines
 _PHONES = re.compile(r"\b(phones?|phonemes?|segments?|MAU|KAN)$", re.IGNORECASE)
 _TIMES = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\S")
 _HTK_MOST = 10_000  # a millisecond in HTK's unit; nobody counts so far
+_NO_UTF8 = re.compile("[\ud800-\udfff]")  # what stands for bytes that are not
+_RENAME = "rename it, e.g. with convmv"
 _ALONE = "put the other one beside it, with the same name, or remove it"
 
 
@@ -53,6 +55,14 @@ def _list_files(
     source: FolderSource, listing: Listing, top: Path, folder: Path, names: list[str]
 ) -> None:
     transcripts: dict[str, dict[str, Path]] = {}
+    taken = [n for n in names if is_audio_name(n) or transcript_suffix(n, source)]
+    if odd := [n for n in taken if _NO_UTF8.search(str((folder / n).relative_to(top)))]:
+        names = [name for name in taken if name not in odd]
+    for name in odd:
+        raw = os.fsencode((folder / name).relative_to(top))
+        shown = raw.decode("utf-8", "backslashreplace")
+        reason = f"the name {shown} is not UTF-8"
+        listing.faults.append(Fault(file_id(Path(shown)), reason, str(top), _RENAME))
     for name in names:
         if suffix := transcript_suffix(name, source):
             # Some systems write names with decomposed letters (NFD).

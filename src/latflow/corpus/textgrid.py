@@ -1,17 +1,36 @@
 """Praat's TextGrids: tiers of labelled intervals, read and written.
 
-Reading is praatio's, which knows all of Praat's text forms and encodings. Writing is
-our own: the long form, some hundred times faster than building praatio's objects.
+Praat looks for texts in quotation marks and for numbers between blanks, in the order of
+its format, and passes over other words, what is in brackets, and comments from `!` on.
+So the long form and the short one are the same to it, as are all layouts of tools.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from latflow.errors import UserError
+from latflow.files import read_lines
+
+_BINARY = b"ooBinaryFile"
+# Texts; numbers, behind which letters don't count; what begins like either. The rest,
+# which has no name, is passed over.
+_PARTS = re.compile(
+    r"""
+    "(?P<text>(?:[^"]|"")*)"
+    | (?<![^\s=]) (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+      [A-WYZa-wyz]* (?=[\s!]|\Z)
+    | (?P<odd>" | (?<![^\s=])[-+]?\d[^\s!]*)
+    | ![^\n]* | \[[^\]]*\] | <[^>\s]*> | [^\s!"=\[]+ | .
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_ROUNDING = 1e-3  # seconds by which intervals may lie over each other
 
 
 class Interval(NamedTuple):
@@ -38,51 +57,121 @@ class Tier:
 def read_tiers(path: str | Path) -> list[Tier]:
     """Read the interval tiers of a TextGrid; tiers of points are left out.
 
+    A tier that has the name of one before it gets a number behind its own.
+
     Raises:
         UserError: the file is missing or no TextGrid.
     """
-    # Imported here: stages that only write TextGrids do without.
-    from praatio import textgrid as praat
-    from praatio.data_classes.interval_tier import IntervalTier
-    from praatio.utilities.constants import Interval as PraatInterval
-    from praatio.utilities.errors import PraatioException
-
     if not Path(path).is_file():
         raise UserError("no such file", file=path, remedy="check the path")
     if not Path(path).stat().st_size:
         raise UserError("is empty (0 bytes)", file=path, remedy="restore the file")
+    with Path(path).open("rb") as stream:
+        is_binary = stream.read(len(_BINARY)) == _BINARY
     try:
-        grid = praat.openTextgrid(
-            str(path),
-            includeEmptyIntervals=False,
-            reportingMode="silence",
-            duplicateNamesMode="rename",
-        )
-    except UnicodeDecodeError as error:
+        if is_binary:
+            raise _DamageError("binary")
+        lines = (line for _, line in read_lines(path))
+        return _tiers(_Content("\n".join(lines)))
+    except _DamageError as error:
         raise UserError(
-            f"is neither UTF-8 nor UTF-16 (byte {error.start + 1})",
-            file=path,
-            remedy="convert the file to UTF-8, e.g. with iconv",
-        ) from None
-    except (PraatioException, ValueError, IndexError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"not a TextGrid, or damaged ({reason or type(error).__name__})",
+            f"not a TextGrid in text form, or damaged ({error})",
             file=path,
             remedy="mend it in Praat, and save it as a text file (long or short)",
         ) from None
-    return [
-        Tier(
-            tier.name,
-            [
-                Interval(float(entry.start), float(entry.end), entry.label.strip())
-                for entry in tier.entries
-                if isinstance(entry, PraatInterval)
-            ],
-        )
-        for tier in grid.tiers
-        if isinstance(tier, IntervalTier)
-    ]
+
+
+class _DamageError(ValueError):
+    """What is wrong with a TextGrid."""
+
+
+class _Content:
+    """The texts and numbers of a TextGrid, one after another, all else passed over."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content
+        self._found = (m for m in _PARTS.finditer(content) if m.lastgroup)
+
+    def text(self) -> str:
+        """Return the next part, which is a text."""
+        return self._next("text").replace('""', '"')
+
+    def number(self) -> float:
+        """Return the next part, which is a number."""
+        text = self._next("number")
+        if not math.isfinite(number := float(text)):
+            raise _DamageError(f"{text} is no finite number")
+        return number
+
+    def count(self) -> int:
+        """Return the next part, which is a number of things."""
+        return int(self.number())
+
+    def _next(self, kind: str) -> str:
+        part = next(self._found, None)
+        if part is None:
+            raise _DamageError(f"it ends where a {kind} is due")
+        if part.lastgroup != kind:
+            line = self._content.count("\n", 0, part.start()) + 1
+            shown = part[0].partition("\n")[0][:40]
+            raise _DamageError(f"line {line}: {shown} where a {kind} is due")
+        return part[kind]
+
+
+def _tiers(content: _Content) -> list[Tier]:
+    """Read what a TextGrid holds."""
+    form, kind = content.text(), content.text()
+    if not form.startswith("ooTextFile") or kind != "TextGrid":
+        raise _DamageError(f"it begins with {form[:40]!r}, {kind[:40]!r}")
+    _ends(content)
+    tiers: dict[str, Tier] = {}
+    for _ in range(content.count()):
+        kind, name = content.text(), content.text()
+        _ends(content)
+        size = content.count()
+        if kind == "TextTier":
+            for _ in range(size):
+                content.number()
+                content.text()
+            continue
+        if kind != "IntervalTier":
+            raise _DamageError(f"a tier of class {kind[:40]!r}")
+        found = [
+            Interval(content.number(), content.number(), content.text().strip())
+            for _ in range(size)
+        ]
+        unique, number = name, 2
+        while unique in tiers:
+            unique, number = f"{name}_{number}", number + 1
+        tiers[unique] = Tier(unique, _in_order(found))
+    return list(tiers.values())
+
+
+def _ends(content: _Content) -> None:
+    """Pass over the times where a tier, or all of them, begins and ends."""
+    content.number()
+    content.number()
+
+
+def _in_order(intervals: list[Interval]) -> list[Interval]:
+    """Return the intervals with a label, sorted by time.
+
+    One that goes beyond the start of the next, by a rounding, ends there.
+    """
+    found: list[Interval] = []
+    for one in sorted(interval for interval in intervals if interval.text):
+        if one.end <= one.start:
+            raise _DamageError(
+                f"{one.text!r} begins at {one.start:g}, ends at {one.end:g}"
+            )
+        last = found[-1] if found else None
+        if last is not None and last.end > one.start:
+            if last.end > one.start + _ROUNDING or last.start >= one.start:
+                both = f"{last.text!r} and {one.text!r}"
+                raise _DamageError(f"overlap in time: {both} at {one.start:g}")
+            found[-1] = last._replace(end=one.start)
+        found.append(one)
+    return found
 
 
 def textgrid(tiers: Mapping[str, Sequence[Interval]], end: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,6 +21,9 @@ Tokenizer = Callable[[str], list[str]]
 
 _REMEDY = "see docs/texts.md on tokenizers"
 _LONG = "ーｰ"
+# How names of letters begin that ICU has dictionaries for.
+_DIVIDED = ("CJK", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "IDEOGRAPHIC", "THAI")
+_DIVIDED += ("LAO", "KHMER", "MYANMAR")
 _BRACKETED = re.compile(r"(<[^\s>]+>|\[[^\s\]]+\]|\{[^\s}]+\})")
 
 
@@ -108,9 +111,26 @@ def _icu() -> Tokenizer:
         for last in breaks:
             found.append(units[2 * first : 2 * last].decode("utf-16-le"))
             first = last
-        return found
+        return join_pieces(found)
 
     return divide
+
+
+def join_pieces(pieces: Iterable[str]) -> list[str]:
+    """Return pieces of a token, those together that are of scripts with blanks.
+
+    ICU parts `well-known` and `Mr.`, too, which a lexicon may have whole.
+    """
+    found: list[str] = []
+    was_parted = True
+    for piece in pieces:
+        is_parted = any(unicodedata.name(c, "").startswith(_DIVIDED) for c in piece)
+        if was_parted or is_parted:
+            found.append(piece)
+        else:
+            found[-1] += piece
+        was_parted = is_parted
+    return found
 
 
 @cache

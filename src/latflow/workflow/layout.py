@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,28 +53,24 @@ def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, An
     """Return the source of a corpus, by what lies there.
 
     Args:
-        corpus: a Kaldi data directory (with `wav.scp`), a folder with Lhotse's
-            `recordings.jsonl.gz` and `supervisions.jsonl.gz`, a table (`.csv`, `.tsv`,
-            `.jsonl`), or a folder of audio with transcripts beside the files.
+        corpus: a Kaldi data directory (with `wav.scp`), Lhotse's manifests (a folder
+            with `..recordings...jsonl.gz` and `..supervisions...jsonl.gz`, or the first
+            of them) or CutSet, a table (`.csv`, `.tsv`, `.jsonl`), or a folder of audio
+            with transcripts beside the files.
         settings: further keys of the source.
 
     Raises:
-        UserError: there is nothing of the kind.
+        UserError: there is nothing of the kind, or several manifests.
     """
     path = Path(os.path.abspath(corpus))
-    if path.is_file() and path.name.endswith(_TABLES):
-        found: dict[str, Any] = {"type": "table", "path": str(path)}
-    elif (path / "wav.scp").is_file():
+    if (path / "wav.scp").is_file():
         found = {"type": "kaldi", "path": str(path), "on_bad_utterance": "skip"}
         if not (path / "utt2spk").is_file():
             found["speaker"] = "utterance"
-    elif (path / "recordings.jsonl.gz").is_file():
-        found = {
-            "type": "manifests",
-            "recordings": str(path / "recordings.jsonl.gz"),
-            "supervisions": str(path / "supervisions.jsonl.gz"),
-            "on_bad_utterance": "skip",
-        }
+    elif listed := _only_manifest(path):
+        found = listed
+    elif path.is_file() and path.name.endswith(_TABLES):
+        found = {"type": "table", "path": str(path)}
     elif path.is_dir() and holds_audio(path):
         found = {"type": "folder", "path": str(path)}
     else:
@@ -80,8 +78,8 @@ def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, An
             "no corpus here",
             file=corpus,
             remedy="name a folder of audio with .txt, .lab or .TextGrid files, a table "
-            "(.csv, .tsv, .jsonl), a Kaldi data directory, or a folder with Lhotse's "
-            "recordings.jsonl.gz and supervisions.jsonl.gz",
+            "(.csv, .tsv, .jsonl), a Kaldi data directory, or Lhotse's manifests "
+            "(recordings.jsonl.gz with supervisions.jsonl.gz, or a CutSet)",
         )
     return {**found, **settings}
 
@@ -271,18 +269,48 @@ def _table_source(table: Path) -> Source | None:
 def _manifests(top: Path) -> dict[Path, Source]:
     """Return Lhotse's manifests: recordings with supervisions, or else CutSets."""
     for level in _levels(top):
-        found: dict[Path, Source] = {}
-        cuts: dict[Path, Source] = {}
-        for path in sorted(p for folder in level for p in folder.glob("*.jsonl*")):
-            other = path.with_name(path.name.replace("recordings", "supervisions"))
-            if other != path and other.is_file():
-                files = {"recordings": str(path), "supervisions": str(other)}
-                found[path] = {"type": "manifests", **files, **_SKIP}
-            elif "cuts" in path.name:
-                cuts[path] = {"type": "cuts", "path": str(path), **_SKIP}
-        if found or cuts:
-            return found or cuts
+        if found := _manifests_of(level):
+            return found
     return {}
+
+
+def _manifests_of(level: Iterable[Path]) -> dict[Path, Source]:
+    """Return the same of some folders alone."""
+    files = sorted(path for folder in level for path in folder.glob("*.jsonl*"))
+    listed = {path: source for path in files if (source := _manifest_source(path))}
+    pairs = {p: source for p, source in listed.items() if source["type"] != "cuts"}
+    return pairs or listed
+
+
+def _only_manifest(path: Path) -> Source | None:
+    """Return the source of what Lhotse wrote, in a folder or with that name.
+
+    Raises:
+        UserError: a folder holds several, and none is named as others are without sets.
+    """
+    if path.is_file():
+        return _manifest_source(path)
+    listed = _manifests_of([path])
+    if len(listed) > 1 and path / "recordings.jsonl.gz" not in listed:
+        names = ", ".join(file.name for file in listed)
+        what = f"several sets of Lhotse: {names}"
+        raise UserError(what, file=path, remedy="name one of them")
+    return listed.get(path / "recordings.jsonl.gz") or next(iter(listed.values()), None)
+
+
+def _manifest_source(path: Path) -> Source | None:
+    """Return the source of a manifest of recordings, or of a CutSet; None else."""
+    if not path.is_file() or not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return None
+    other = path.with_name(path.name.replace("recordings", "supervisions"))
+    if other != path and other.is_file():
+        files = {"recordings": str(path), "supervisions": str(other)}
+        return {"type": "manifests", **files, **_SKIP}
+    with suppress(UserError, ValueError, StopIteration):
+        first = json.loads(next(read_lines(path))[1])
+        if isinstance(first, dict) and str(first.get("type")).endswith("Cut"):
+            return {"type": "cuts", "path": str(path), **_SKIP}
+    return None
 
 
 def _levels(top: Path) -> Iterator[list[Path]]:

@@ -175,7 +175,8 @@ def recipe_and_targets(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with numbers and booleans read within mappings and lists too.
 
-    Snakemake reads those of `seed=7` and leaves those of `decode={beam: 11}` strings.
+    Snakemake reads those of `seed=7` and leaves those of `decode={beam: 11}`, and
+    `true` of `cut=true`, strings.
     """
     return {key: _read(value, is_nested=False) for key, value in settings.items()}
 
@@ -217,10 +218,10 @@ def _read(value: Any, *, is_nested: bool = True) -> Any:
         return {key: _read(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_read(item) for item in value]
-    if not (is_nested and isinstance(value, str)):
-        return value
     if value in {"true", "false"}:  # as YAML writes them; Snakemake knows True, False
         return value == "true"
+    if not (is_nested and isinstance(value, str)):
+        return value
     read = read_settings([f"value={value}"])["value"]
     return read if read is None or isinstance(read, bool | int | float) else value
 

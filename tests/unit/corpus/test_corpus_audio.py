@@ -72,6 +72,17 @@ def test_file_without_samples_is_bad(tmp_path):
         examine(file_source(path), verify=True)
 
 
+@pytest.mark.parametrize("name", ["a.raw", "b.RAW"])
+def test_raw_is_what_it_holds(tmp_path, noise, name):
+    path = tmp_path / name
+    soundfile.write(tmp_path / "a.wav", noise, 16000)
+    path.write_bytes((tmp_path / "a.wav").read_bytes())
+    assert examine(file_source(path), verify=True).num_samples == len(noise)
+    path.write_bytes((tmp_path / "a.wav").read_bytes()[44:])  # without its header
+    with pytest.raises(BadAudio, match="in no format .* convert it to FLAC or WAV"):
+        examine(file_source(path), verify=True)
+
+
 def test_text_is_not_audio(tmp_path):
     path = tmp_path / "a.wav"
     path.write_text("this is not audio at all, whatever its name says" * 50)

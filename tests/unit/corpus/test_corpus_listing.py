@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import shutil
 import unicodedata
 
 import numpy as np
@@ -120,6 +122,33 @@ def test_utterances_may_last_what_is_no_decimal_number(tmp_path, samples):
     assert not any(reason.startswith("goes from") for reason in skipped.values())
 
 
+FREE_FORM = """File type = "ooTextFile short"
+"TextGrid"  ! 4 "comment"
+0 2.5s <exists>
+3 tiers
+"IntervalTier" "! words" 0 2.5 3 item [7]
+2 2.5 "two ! words
+in ""quotes"" "
+0 5e-1 ""    ! out of order
+xmin=.5 xmax = +2.0003 text = "one"
+"TextTier" "points" 0 2.5 1 points [1]: number = 0.5 mark = "up"
+"IntervalTier" "! words" 0 2.5 1 0 1!
+"again"
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_textgrids_are_read_in_all_layouts_that_praat_reads(tmp_path, encoding):
+    path = tmp_path / "x.TextGrid"
+    path.write_text(FREE_FORM, encoding=encoding)
+    words, again = read_tiers(path)
+    assert (words.name, again.name) == ("! words", "! words_2")
+    # The first ends, by a rounding, behind the start of the second.
+    text = 'two ! words\nin "quotes"'
+    assert list(words.intervals) == [(0.5, 2.0, "one"), (2.0, 2.5, text)]
+    assert list(again.intervals) == [(0.0, 1.0, "again")]
+
+
 def test_textgrids_are_read_as_they_were_written(tmp_path):
     tiers = {"a": [Interval(0, 0.25, "x"), Interval(0.3, 1.0, 'é "y"')], "b": []}
     path = tmp_path / "x.TextGrid"
@@ -137,12 +166,17 @@ def damaged_grid(old, new):
 DAMAGED_GRIDS = {
     "not a TextGrid": b"words\n",
     "is empty": b"",
-    "neither UTF-8 nor UTF-16": damaged_grid("café", "café").encode("latin-1"),
-    "2.0.* cannot occur after its end time .1.5": damaged_grid(
-        "xmax = 3", "xmax = 1.5"
-    ).encode(),
+    "is not UTF-8": damaged_grid("café", "café").encode("latin-1"),
+    "'two' begins at 2, ends at 1.5": damaged_grid("xmax = 3", "xmax = 1.5").encode(),
     "overlap in time.*two": damaged_grid("xmin = 2", "xmin = 0.5").encode(),
-    "damaged": damaged_grid("café", "cafe").encode()[:-60],
+    "it ends where a number is due": damaged_grid("café", "cafe").encode()[:-60],
+    'line 26: " where a number is due': damaged_grid('café"', "cafe").encode()[:-60],
+    "line 25: 3,5 where a number is due": damaged_grid(
+        "xmax = 3", "xmax = 3,5"
+    ).encode(),
+    "1e999 is no finite": damaged_grid("xmax = 3", "xmax = 1e999").encode(),
+    "a tier of class 'Matrix'": damaged_grid("IntervalTier", "Matrix").encode(),
+    r"\(binary\)": b"ooBinaryFile\x08TextGrid\0\0",
 }
 
 
@@ -155,7 +189,7 @@ def test_what_is_no_textgrid_is_one_line(tmp_path, complaint):
 
 
 def test_damaged_transcripts_leave_the_others_alone(tmp_path):
-    names = [*"abcdef", "good"]
+    names = [*"abcdefghijk", "good"]
     for name, content in zip(names, DAMAGED_GRIDS.values(), strict=False):
         speak(tmp_path / f"c/{name}.wav", 4.0)
         (tmp_path / f"c/{name}.TextGrid").write_bytes(content)
@@ -164,7 +198,7 @@ def test_damaged_transcripts_leave_the_others_alone(tmp_path):
         (tmp_path / f"c/{name}.txt").write_bytes(content)
     _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
     assert spoken == {"good": ("c", "yes")}
-    assert set(skipped) == {*"abcdef", "latin"}
+    assert set(skipped) == {*"abcdefghijk", "latin"}
     assert "is not UTF-8 (byte 4)" in skipped["latin"]
 
 
@@ -192,6 +226,19 @@ def test_names_find_each_other_in_any_normal_form(tmp_path, audio, text):
     table.write_text(f"path,text\nc/{unicodedata.normalize(text, 'café')}.wav,no\n")
     source = TableSource(path=str(table), speaker="single")
     assert prepared(source, tmp_path)[1] == {"c-café": ("single", "no")}
+
+
+def test_names_that_are_not_utf_8_are_bad_utterances(tmp_path):
+    speak(tmp_path / "c/good.wav")
+    (tmp_path / "c/good.txt").write_text("yes")
+    for name in (b"caf\xe9.wav", b"caf\xe9.txt", b"alone\xff.lab", b"notes\xe9.pdf"):
+        path = os.fsencode(tmp_path / "c") + b"/" + name
+        shutil.copy(tmp_path / f"c/good.{'wav' if b'wav' in name else 'txt'}", path)
+    _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert spoken == {"good": ("c", "yes")}
+    assert "the name caf\\xe9.wav is not UTF-8" in skipped.values()
+    assert "the name alone\\xff.lab is not UTF-8" in skipped.values()
+    assert not any("pdf" in reason for reason in skipped.values())
 
 
 def test_digest_follows_the_files_of_the_folder(folder):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from latflow.corpus.manifests import read_cuts, text_of
 from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
-from latflow.corpus.tokenizers import make_tokenizer
+from latflow.corpus.tokenizers import join_pieces, make_tokenizer
 from latflow.corpus.words import TextRules, WordForms
 from latflow.errors import UserError
 from latflow.options import read_options
@@ -82,8 +82,28 @@ def test_icu_divides_by_its_dictionaries():
         return
     words = make_tokenizer("icu")
     assert words("北京大学生 don't") == ["北京", "大学生", "don't"]
-    assert words("สวัสดีครับ 𠮷野家") == ["สวัสดี", "ครับ", "𠮷野家"]
+    assert words("สวัสดีครับ ខ្ញុំស្រឡាញ់") == ["สวัสดี", "ครับ", "ខ្ញុំ", "ស្រឡាញ់"]
+    # Of letters beyond 16 bits some versions make words of their own.
+    assert "".join(words("𠮷野家で")) == "𠮷野家で"
     assert words("[noise] 好。") == ["[noise]", "好", "。"]
+    assert words("well-known Mr. 在Wi-Fi上") == [
+        "well-known",
+        "Mr.",
+        "在",
+        "Wi-Fi",
+        "上",
+    ]
+
+
+def test_icu_leaves_words_of_scripts_with_blanks_whole():
+    for pieces, words in [
+        (["well", "-", "known", "."], ["well-known."]),
+        (["在", "Wi", "-", "Fi", "上", "。"], ["在", "Wi-Fi", "上", "。"]),
+        (["ไป", "-", "มา"], ["ไป", "-", "มา"]),
+        (["コーヒー", "3.5", "%"], ["コーヒー", "3.5%"]),
+        ([], []),
+    ]:
+        assert join_pieces(pieces) == words
 
 
 def test_a_corpus_is_divided_so_and_made_anew_with_the_function(tmp_path):
