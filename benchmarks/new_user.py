@@ -12,7 +12,8 @@ Vosk's protocol and by one of OpenAI's), `align`. No file is edited.
 With `--latflow` the program of another environment is taken, such as one that a wheel
 was installed to. A second call with the same folder goes on where the first has ended.
 
-Prints JSON: commands and edits of files, seconds of each command, what was recognized.
+Prints JSON: commands and edits of files; seconds of each command, and of the processor,
+which say more where the machine has other work; what was recognized.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -33,7 +35,7 @@ import httpx
 import soundfile
 import websockets
 
-from latflow.corpus.manifests import read_cuts
+from latflow.corpus.manifests import file_of, read_cuts, speaker_of, text_of
 
 PACKAGE = "results/mine/package/chain"
 
@@ -50,11 +52,12 @@ class User:
     def __init__(self, folder: Path, latflow: Sequence[str], port: int) -> None:
         self.folder, self.latflow, self.port = folder, list(latflow), port
         self.seconds: dict[str, float] = {}
+        self.cpu_seconds: dict[str, float] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def types(self, *arguments: str, inside: str = "") -> str:
         """Run a command to its end, and return what it prints."""
-        begin = time.monotonic()
+        begin, used = time.monotonic(), _used()
         done = subprocess.run(
             [*self.latflow, *arguments],
             cwd=self.folder / inside,
@@ -63,6 +66,7 @@ class User:
             check=True,
         )
         self.seconds[arguments[0]] = round(time.monotonic() - begin, 1)
+        self.cpu_seconds[arguments[0]] = round(_used() - used, 1)
         return done.stdout
 
     @contextmanager
@@ -113,6 +117,7 @@ def main() -> None:
         "commands": len({"init", *user.seconds}),
         "edits": 0,
         "seconds": user.seconds,
+        "cpu_seconds": user.cpu_seconds,
         "said": audio.with_suffix(".txt").read_text(),
         "transcribe": " ".join(text.split()),
         "vosk": vosk,
@@ -139,12 +144,11 @@ def record(user: User, number: int) -> Path:
         for cut in read_cuts(
             user.folder / f"results/example/corpus/{name}/cuts.jsonl.gz"
         ):
-            (supervision,) = cut.supervisions
-            place = folder / name / str(supervision.speaker) / f"{cut.id}.flac"
+            place = folder / name / speaker_of(cut) / f"{cut.id}.flac"
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(cut.recording.sources[0].source, place)
-            place.with_suffix(".txt").write_text(f"{supervision.text.capitalize()}.\n")
-    del user.seconds["run"]  # no user's
+            shutil.copy(file_of(cut), place)
+            place.with_suffix(".txt").write_text(f"{text_of(cut).capitalize()}.\n")
+    del user.seconds["run"], user.cpu_seconds["run"]  # no user's
     return folder
 
 
@@ -173,6 +177,12 @@ def ask_openai(audio: Path, port: int) -> str:
         )
     answer.raise_for_status()
     return answer.json()["text"]
+
+
+def _used() -> float:
+    """Return the processor time of all commands that have ended, seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _is_up(port: int) -> bool:

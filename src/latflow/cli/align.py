@@ -270,10 +270,8 @@ def _surveyed(
     settings: dict[str, Any] = {}
     for key in ("speaker", "speaker_by", "tiers", "audio", "tokenizer"):
         if (value := getattr(arguments, key)) is not None:
-            settings[key] = os.path.abspath(value) if key == "audio" else value
+            settings[key] = value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
-    if ".py:" in str(settings.get("tokenizer")):  # the run is in another folder
-        settings["tokenizer"] = os.path.abspath(settings["tokenizer"])
     source = find_source(arguments.corpus, settings)
     findings, survey = survey_corpus(
         source,

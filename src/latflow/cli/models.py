@@ -24,11 +24,14 @@ def _model_info(arguments: Arguments) -> None:
         describe,
         read_info,
     )
+    from latflow.serving.session_search import why_no_words
 
-    if Path(arguments.model).is_dir():
-        info = read_info(arguments.model)
-        check_files(Path(arguments.model), info)
-        sys.stdout.write(describe(info))
+    folder = Path(arguments.model)
+    if folder.is_dir():
+        info = read_info(folder)
+        check_files(folder, info)
+        is_rescored = info.rescoring is not None
+        sys.stdout.write(describe(info, why_no_words(folder, is_rescored=is_rescored)))
         return
 
     model = AcousticModel.load(arguments.model)

@@ -156,14 +156,23 @@ def check_recognizing(info: PackageInfo, folder: Path) -> None:
         )
 
 
-def describe(info: PackageInfo) -> str:
-    """Return the contents of `package.json` for a reader: a line a property."""
+def describe(info: PackageInfo, why_no_words: str | None) -> str:
+    """Return the contents of `package.json` for a reader: a line a property.
+
+    Args:
+        info: the contents.
+        why_no_words: see `latflow.serving.session_search.why_no_words`.
+    """
     values = info.values()
     names = values.pop("digests")
     files = len(names)
     has_g2p = any(name.startswith("lang/g2p.model") for name in names)
-    values["words without phones"] = (
-        "pronounced by the package's G2P model" if has_g2p else "refused: no G2P model"
+    values["words of sessions"] = (
+        f"none can be added: {why_no_words}"
+        if why_no_words
+        else "with their phones, or as the package's G2P model pronounces them"
+        if has_g2p
+        else "with their phones; no G2P model"
     )
     licence = values.pop("licence").strip()
     values["recognition"] = values.pop("why_not_recognizing") or "yes"

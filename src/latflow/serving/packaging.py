@@ -15,15 +15,12 @@ from pathlib import Path
 from latflow.align.boundary_model import FILE as BOUNDARIES
 from latflow.align.boundary_model import BoundaryModel
 from latflow.corpus.manifests import read_cuts
-from latflow.decode.added_words import depends_on_phones_before
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import STATISTICS
 from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions, OnlineCmvn
 from latflow.files import atomic_directory, file_digest
-from latflow.fst.graph import Graph
 from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
-from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.pronouncer import Pronouncer
@@ -58,7 +55,7 @@ from latflow.serving.package_info import (
     check_files,
     read_info,
 )
-from latflow.serving.session_search import G2P
+from latflow.serving.session_search import G2P, why_no_words
 from latflow.user_code import trusting
 
 log = logging.getLogger(__name__)
@@ -211,16 +208,7 @@ def _add_g2p(model: Path, folder: Path, lang: Lang, options: PackageOptions) -> 
     Raises:
         UserError: they can't; or the model has other phones.
     """
-    fault = None
-    if options.rescoring is not None:
-        fault = "it has a second language model"
-    elif len(Graph.load_all(folder / "graph/HCLG.fst")) == 1:
-        fault = "it has a whole graph"
-    elif not (folder / "model/tree").is_file():
-        fault = "it has no tree"
-    elif not depends_on_phones_before(ContextDependency.load(folder / "model/tree")):
-        fault = "its phones depend on others than the phone before"
-    if fault:
+    if fault := why_no_words(folder, is_rescored=options.rescoring is not None):
         raise UserError(
             f"{options.name} can have no G2P model, since words can't be added to its "
             f"package: {fault}",

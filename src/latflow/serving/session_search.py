@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from latflow.decode.added_words import pronounced
+from latflow.decode.added_words import depends_on_phones_before, pronounced
 from latflow.decode.composed_graph import GraphParts, SessionParts
 from latflow.decode.decoder import LatticeDecoder, load_graph
 from latflow.errors import UserError
@@ -34,6 +34,27 @@ G2P = "lang/g2p.model"  # of a package: a file, or a folder of MFA's
 _MOST = 8  # searches with all that has been composed for them
 
 _Key = tuple[LanguageOptions, tuple[int, int] | None]
+
+
+def why_no_words(folder: Path, *, is_rescored: bool) -> str | None:
+    """Return why no words can be added to a package; None where they can.
+
+    Args:
+        folder: the package.
+        is_rescored: whether it has a second language model.
+    """
+    graph, tree = folder / "graph/HCLG.fst", folder / "model/tree"
+    if is_rescored:
+        return "it has a second language model"
+    if not graph.is_file():
+        return "it has no graph"
+    if len(Graph.load_all(graph)) == 1:
+        return "it has a whole graph"
+    if not tree.is_file():
+        return "it has no tree"
+    if not depends_on_phones_before(ContextDependency.load(tree)):
+        return "its phones depend on others than the phone before"
+    return None
 
 
 @dataclass(frozen=True, eq=False)

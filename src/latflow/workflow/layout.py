@@ -57,7 +57,7 @@ def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, An
             with `..recordings...jsonl.gz` and `..supervisions...jsonl.gz`, or the first
             of them) or CutSet, a table (`.csv`, `.tsv`, `.jsonl`), or a folder of audio
             with transcripts beside the files.
-        settings: further keys of the source.
+        settings: further keys of the source; paths become absolute, too.
 
     Raises:
         UserError: there is nothing of the kind, or several manifests.
@@ -81,7 +81,15 @@ def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, An
             "(.csv, .tsv, .jsonl), a Kaldi data directory, or Lhotse's manifests "
             "(recordings.jsonl.gz with supervisions.jsonl.gz, or a CutSet)",
         )
-    return {**found, **settings}
+    return {**found, **{key: _from_here(key, settings[key]) for key in settings}}
+
+
+def _from_here(key: str, value: Any) -> Any:
+    """Return a setting of a source so that another folder may be worked in."""
+    is_path = key in {"audio", "exclude"} or (
+        key == "tokenizer" and str(value).rpartition(":")[0].endswith(".py")
+    )
+    return os.path.abspath(value) if is_path and value else value
 
 
 def holds_audio(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from latflow.corpus.tokenizers import join_pieces, make_tokenizer
 from latflow.corpus.words import TextRules, WordForms
 from latflow.errors import UserError
 from latflow.options import read_options
+from latflow.workflow.layout import find_source
 from latflow.workflow.sets import _files_of
 
 PAIRS = (
@@ -106,13 +107,20 @@ def test_icu_leaves_words_of_scripts_with_blanks_whole():
         assert join_pieces(pieces) == words
 
 
-def test_a_corpus_is_divided_so_and_made_anew_with_the_function(tmp_path):
+def test_a_corpus_is_divided_so_and_made_anew_with_the_function(tmp_path, monkeypatch):
     folder = tmp_path / "audio"
     folder.mkdir()
     soundfile.write(folder / "a.wav", np.full(8000, 0.1), 8000)
     (folder / "a.txt").write_text("北京大学。", encoding="utf-8")
     (tmp_path / "own.py").write_text(PAIRS)
-    source = FolderSource(path=str(folder), tokenizer=f"{tmp_path}/own.py:pairs")
+    monkeypatch.chdir(tmp_path)
+    settings = {"tokenizer": "own.py:pairs", "exclude": "bad.txt"}
+    found = find_source("audio", settings)
+    assert found["exclude"] == str(tmp_path / "bad.txt")
+    for name in ("characters", "own.words:pairs"):
+        assert find_source("audio", {"tokenizer": name})["tokenizer"] == name
+    monkeypatch.chdir("/")  # as the run of `latflow align`, in its own folder
+    source = FolderSource(path=str(folder), tokenizer=found["tokenizer"])
     prepare_corpus(
         source, "one", tmp_path / "made",
         seed=0, threads=1, max_skipped_fraction=0.0, vocabulary={"北京", "大学"},

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -377,7 +378,9 @@ def test_model_info_refuses_a_package_that_was_altered(package, tmp_path, capsys
 
 def test_model_info_tells_of_either_kind_of_model(digits, package, capsys):
     assert main(["model-info", str(package)]) == 0
-    told = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    out = capsys.readouterr().out
+    assert re.search(r"^words of sessions +none can be added: it has a", out, re.M)
+    told = dict(line.split(None, 1) for line in out.splitlines())
     assert (told["name"], told["kind"], told["streaming"]) == ("tdnnf", "ce", "yes")
     assert told["sample_rate"] == str(RATE)
     assert main(["model-info", str(digits.root / "gmm/mono/final.mdl")]) == 0

@@ -202,8 +202,12 @@ def test_words_without_phones_are_pronounced_everywhere(
             else:
                 assert "no G2P model" in reply["error"]
                 assert "no G2P model" in found["error"]["message"]
-    assert main(["model-info", str(speller.folder)]) == 0
-    assert "pronounced by the package's G2P model" in capsys.readouterr().out
+    for model, said in (
+        (speller, "with their phones, or as the package's G2P model pronounces them"),
+        (lacking[1], "with their phones; no G2P model"),
+    ):
+        assert main(["model-info", str(model.folder)]) == 0
+        assert said in capsys.readouterr().out
 
 
 def test_words_that_no_model_pronounces_are_named(lacking, speller, digits):
