@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -265,6 +266,26 @@ def test_ivectors_follow_frames_as_in_a_recipe(digits, tmp_path):
     whole = model._ivectors.online(np.ascontiguousarray(found[:, :23]))
     expected = np.repeat(whole, options.period, axis=0)[: len(found)]
     np.testing.assert_allclose(found[:, 23:], expected, rtol=1e-4, atol=1e-4)
+    # in a session those that its search holds for silence count less
+    options = options.replace(silence_weight=0.01)
+    model = replace(model, _ivectors=replace(model._ivectors, options=options))
+    results = []
+    for size in (900, 5000):
+        vectors = []
+        with Session(model) as session:
+            for begin in range(0, len(samples), size):
+                session.feed(samples[begin : begin + size])
+                while (chunk := session.take_chunk()) is not None:
+                    vectors.append(chunk.frames[:, 23:])
+                    session.advance(model.acoustics.score([chunk])[0])
+                    segment = session._segment
+                    path = segment.search.best_path().transition_ids
+                    weights = segment._front_end._ivectors._weights
+                    expected = np.where(model.is_silence[path], 0.01, 1.0)
+                    np.testing.assert_array_equal(weights, expected)
+        results.append(np.concatenate(vectors))
+    np.testing.assert_array_equal(*results)
+    assert abs(results[0] - found[: len(results[0]), 23:]).max() > 0.01
 
 
 def test_lattices_are_rescored_with_the_second_model(digits, model, tmp_path):
