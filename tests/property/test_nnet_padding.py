@@ -46,6 +46,11 @@ STACKS = {
         "d": {"class": "conformer", "heads": 2, "feed_forward": 8, "kernel": 4},
         "e": {"class": "self_attention", "heads": 2, "positions": "relative"},
     },
+    "zipformer": {
+        "a": {"class": "zipformer", "heads": 2, "feed_forward": 8, "downsampling": 3},
+        "b": {"class": "bias_norm"},
+        "c": {"class": "zipformer", "size": 4, "heads": 1, "positions": "relative"},
+    },
     "norms": {
         "a": {"class": "activation", "function": "sigmoid"},
         "b": {"class": "batch_norm"},

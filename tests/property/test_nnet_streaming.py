@@ -107,6 +107,12 @@ STREAMED = {
         "both": {"class": "concat", "from": ["wide", "early"]},
         "rate": {"class": "subsample", "factor": 3},
     }},
+    "two rates": {"edges": "repeat", "layers": {
+        "wide": {"class": "conv1d", "size": 4, "kernel": 11, "stride": 3},
+        "early": {"class": "tdnn", "size": 4, "offsets": [-1, 3], "from": "data"},
+        "thirds": {"class": "subsample", "factor": 3},
+        "both": {"class": "concat", "from": ["wide", "thirds"]},
+    }},
     "zeros": {"layers": {
         "first": {"class": "conv1d", "size": 6, "kernel": 1, "stride": 3},
         "block": {"class": "subnetwork", "repeat": 2, **BLOCK},

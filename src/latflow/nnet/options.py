@@ -54,7 +54,16 @@ NumLayers = Annotated[
     int, Field(ge=1, le=MOST_LAYERS, description="layers in the stack")
 ]
 Function = Literal[
-    "none", "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "log_softmax"
+    "none",
+    "relu",
+    "leaky_relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "swoosh_l",
+    "swoosh_r",
+    "log_softmax",
 ]
 Activation = Annotated[Function, Field(description="function of the result")]
 

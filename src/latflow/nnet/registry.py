@@ -23,6 +23,7 @@ from latflow.nnet.layers import (
     simple,
     spectral,
     time_delay,
+    zipformer,
 )
 from latflow.nnet.loops import Loop
 from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
@@ -34,6 +35,7 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "activation": simple.Activation,
     "dropout": simple.Dropout,
     "layer_norm": simple.LayerNorm,
+    "bias_norm": simple.BiasNorm,
     "batch_norm": simple.BatchNorm,
     "concat": simple.Concat,
     "add": simple.Add,
@@ -54,6 +56,7 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "positional_encoding": attention.PositionalEncoding,
     "transformer": attention.Transformer,
     "conformer": conformer.Conformer,
+    "zipformer": zipformer.Zipformer,
     "attention_decoder": decoder.AttentionDecoder,
     "specaugment": augment.SpecAugment,
     "stft": spectral.Stft,

@@ -34,6 +34,11 @@ CONFORMERS = {
     "conformer_chain_streaming": (14_000_128, 3, 4, 64),
     "conformer_chain_small": (2_637_744, None, 3, 3),
 }
+# the same
+ZIPFORMERS = {
+    "zipformer_chain": (22_843_969, None, 4, 4),
+    "zipformer_chain_small": (3_061_565, None, 3, 3),
+}
 # LF-MMI with CTC: parameters with 40 features, 2000 pdfs and 40 labels
 BOTH = {"conformer_chain_ctc": 2_620_504}
 # parameters with 40 features and 40 labels, look-ahead, frames an output
@@ -82,7 +87,7 @@ def loss_of(net, features, lengths, labels):
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
     others = {*BOTH, *CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS, *PRETRAINED}
-    assert found == {*LARGE, *SMALL, *CHAIN, *CONFORMERS, *others}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CONFORMERS, *ZIPFORMERS, *others}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -95,12 +100,12 @@ def test_sizes_and_look_ahead_of_networks_for_lfmmi(preset, name):
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
 
 
-@pytest.mark.parametrize("name", CONFORMERS)
-def test_conformers_for_lfmmi(preset, name):
+@pytest.mark.parametrize("name", [*CONFORMERS, *ZIPFORMERS])
+def test_conformers_and_zipformers_for_lfmmi(preset, name):
     with torch.device("meta"):
         net = Network(preset(name), 80, {"pdf": 2000})
-    field = net.receptive_field.right
-    assert (net.num_parameters, field, net.subsampling, net.period) == CONFORMERS[name]
+    found = (net.num_parameters, net.receptive_field.right, net.subsampling, net.period)
+    assert found == {**CONFORMERS, **ZIPFORMERS}[name]
     losses = [(end, output.loss.name) for end, output in net.outputs.items()]
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
 
@@ -131,12 +136,14 @@ def test_ctc_beside_lfmmi_is_the_same_conformer_with_an_output(preset, name):
     assert losses == ["lfmmi", "ce", "ctc"]
 
 
-@pytest.mark.parametrize("name", CONFORMERS)
-def test_conformers_train_in_bf16(preset, name):
+@pytest.mark.parametrize("name", [*CONFORMERS, "zipformer_chain_small"])
+def test_conformers_and_zipformers_train_in_bf16(preset, name):
     """Losses and gradients are finite, and near those of float32."""
     config = copy.deepcopy(dict(preset(name).config))
     del config["layers"]["mask"]
-    config["layers"]["blocks"] |= {"num_layers": 2, "dropout": 0.0}
+    for layer in config["layers"].values():
+        if "heads" in layer:
+            layer |= {"num_layers": min(2, layer.get("num_layers", 1)), "dropout": 0.0}
     net = Network(NetworkDescription.from_config(config), 40, {"pdf": 20}).train()
     generator = torch.Generator().manual_seed(1)
     # levels far from 0, as features without normalization have

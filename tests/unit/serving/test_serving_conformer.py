@@ -33,15 +33,26 @@ LAYERS = {
 }  # fmt: skip
 
 
+ZIPFORMER = {
+    "class": "zipformer", "heads": 2, "feed_forward": 16, "kernel": 3,
+    "positions": "relative", "chunk": 2, "left_chunks": 1, "causal": True,
+    "downsampling": 2,
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def streamed(digits, tmp_path_factory):
     """The package of a random conformer."""
-    root = tmp_path_factory.mktemp("conformer")
+    return packaged(digits, tmp_path_factory.mktemp("conformer"), LAYERS)
+
+
+def packaged(digits, root, layers):
+    """Return the package of a random network."""
     for folder in ("lang", "graph", "scales.json"):
         (root / folder).symlink_to(digits.root / folder)
     known = load_model(digits.root / "nnet/tdnnf")
     classes = known.network.outputs["output"].num_classes
-    description = NetworkDescription.from_config({"layers": LAYERS})
+    description = NetworkDescription.from_config({"layers": layers})
     sizes = {"pdf": classes, "label": 9, "phone": 9}
     network = Network(description, 23, sizes, seed=2).eval()
     folder = root / "nnet/tdnnf"
@@ -93,6 +104,16 @@ def test_chunks_of_audio_are_whole_chunks_of_the_network(streamed, digits):
         rng = np.random.default_rng(5)
         cuts = np.sort(rng.integers(0, len(samples), 7))
         assert heard(model, np.split(samples, cuts)) == whole
+
+
+def test_zipformers_that_see_chunks_are_streamed_with_their_context(digits, tmp_path):
+    package = packaged(digits, tmp_path, {**LAYERS, "blocks": ZIPFORMER})
+    model = Model.load(package)
+    assert model.is_streaming
+    assert not model.acoustics.network.network.can_stream
+    assert model.info.chunk_frames(0.01) == 12
+    samples = digits.samples(next(iter(digits.audio)))
+    assert heard(model, np.array_split(samples, 5)) == heard(model, [samples])
 
 
 def test_sessions_that_end_or_begin_anew_leave_nothing_to_those_that_follow(

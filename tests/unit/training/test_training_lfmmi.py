@@ -250,7 +250,12 @@ def options(**training):
 
 
 def train(task, out, **others):
-    settings = {"options": options(), "checkpoints": out.parent / "c", **others}
+    settings = {
+        "options": options(),
+        "checkpoints": out.parent / "c",
+        "network": task / "network.yaml",
+        **others,
+    }
     train_lfmmi(
         LfmmiJob(
             **settings,
@@ -259,7 +264,6 @@ def train(task, out, **others):
             dev_frames_dir=task / "dev",
             dev_supervisions_dir=task / "supervisions/dev",
             chain_dir=task / "chain",
-            network=task / "network.yaml",
             out_dir=out,
         )
     )
@@ -353,23 +357,75 @@ def test_a_training_starts_from_its_parent(task, trained, tmp_path):
         torch.testing.assert_close(value, before[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_training_that_is_stopped_ends_with_the_same_bits(task, trained, tmp_path):
-    out, _ = trained
-    stopped = tmp_path / "model"
+def stop_after(count, task, out, **settings):
+    """Train, and be stopped behind some steps."""
     steps = []
 
     def stop(self, totals):
         steps.append(totals)
-        if len(steps) == 4:
+        if len(steps) == count:
             raise RuntimeError("stopped")
 
+    whole = settings.pop("options", options())
+    often = whole.replace(training=whole.training.replace(checkpoint_minutes=1e-9))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LatticeFree, "stepped", stop)
         with pytest.raises((RuntimeError, UserError)):
-            train(task, stopped, options=options(checkpoint_minutes=1e-9))
+            train(task, out, options=often, **settings)
+
+
+def test_a_training_that_is_stopped_ends_with_the_same_bits(task, trained, tmp_path):
+    out, _ = trained
+    stopped = tmp_path / "model"
+    stop_after(4, task, stopped)
     train(task, stopped)
     first, second = (
         load_model(folder).network.state_dict() for folder in (out, stopped)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+ZIPFORMER = {
+    "layers": {
+        "thirds": {"class": "conv1d", "size": 16, "stride": 3},
+        "swoosh": {"class": "activation", "function": "swoosh_r"},
+        "norm": {"class": "bias_norm"},
+        **{
+            f"stack{factor}": {
+                "class": "zipformer", "downsampling": factor, "size": 12 + 4 * factor,
+                "heads": 2, "query": 8, "feed_forward": 32, "kernel": 5,
+                "positions": "relative", "dropout": 0.1,
+            }
+            for factor in (1, 2)
+        },
+        "output": {"class": "output", "loss": "lfmmi"},
+        "xent": {"class": "output", "from": "stack2"},
+    },
+}  # fmt: skip
+
+
+def test_a_zipformer_learns_by_scaled_adam_and_goes_on_with_the_same_bits(
+    task, tmp_path
+):
+    (tmp_path / "zipformer.yaml").write_text(json.dumps(ZIPFORMER))
+    scaled = {
+        "optimizer": {"type": "scaled_adam", "clip_history": 4},
+        "schedule": {"type": "eden", "steps": 20.0},
+        "learning_rate": 0.045,
+        "max_change": None,
+        "clip_norm": None,
+    }
+    whole = options(**scaled)
+    whole = whole.replace(data=data_of(sequences={"type": "utterances"}))
+    settings = {"options": whole, "network": tmp_path / "zipformer.yaml"}
+    info = train(task, tmp_path / "whole/model", **settings)
+    objectives = [epoch["objective"] for epoch in info["history"]]
+    assert objectives[-1] > objectives[0] + 0.1
+    stop_after(4, task, tmp_path / "model", **settings)
+    train(task, tmp_path / "model", **settings)
+    first, second = (
+        load_model(tmp_path / folder).network.state_dict()
+        for folder in ("whole/model", "model")
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -32,6 +32,19 @@ def _log_softmax(values: Tensor) -> Tensor:
     return functional.log_softmax(values, -1)
 
 
+def swoosh_r(values: Tensor) -> Tensor:
+    """Return log(1 + exp(x - 1)) - 0.08 x - 0.313261687, which is 0 at 0.
+
+    Source: Yao et al. 2024 (Zipformer), section 3.4.
+    """
+    return functional.softplus(values - 1.0) - 0.08 * values - 0.313261687
+
+
+def swoosh_l(values: Tensor) -> Tensor:
+    """Return log(1 + exp(x - 4)) - 0.08 x - 0.035; see `swoosh_r`."""
+    return functional.softplus(values - 4.0) - 0.08 * values - 0.035
+
+
 ACTIVATIONS = {
     "none": _same,
     "relu": functional.relu,
@@ -40,6 +53,8 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "gelu": functional.gelu,
     "silu": functional.silu,
+    "swoosh_l": swoosh_l,
+    "swoosh_r": swoosh_r,
     "log_softmax": _log_softmax,
 }
 
@@ -207,6 +222,40 @@ class LayerNorm(Layer):
         return batch.with_values(self.norm(batch.values))
 
 
+class BiasNormalization(nn.Module):
+    """Divide frames by how far they are from a learnt one; see `BiasNorm`."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Normalize [..., D]."""
+        square = (values - self.bias).square().mean(-1, keepdim=True)
+        return values * (self.log_scale.exp() * torch.rsqrt(square + _TINY))
+
+
+class BiasNorm(Layer):
+    """x exp(g) / RMS(x - b), b and g learnt: a layer norm that keeps how large x is.
+
+    Source: Yao et al. 2024 (Zipformer), section 3.3.
+    """
+
+    IS_CAPTURABLE: ClassVar[bool] = True
+    USES_CONTEXT: ClassVar[bool] = True
+    IN_LOOPS: ClassVar[bool] = True
+    IS_DEEP: ClassVar[bool] = False
+
+    def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
+        super().__init__(shape)
+        self.norm = BiasNormalization(shape.dim)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Normalize each frame."""
+        return batch.with_values(self.norm(batch.values))
+
+
 class Concat(Layer):
     """The inputs side by side: [B, T, D1 + D2 + ...]."""
 
@@ -281,6 +330,7 @@ class Slice(Layer):
         return batch.with_values(batch.values[:, :, self.begin : self.end])
 
 
+_TINY = 1e-8  # beside a mean of squares: frames of zeros stay zeros
 _FUSED = {torch.float32, torch.bfloat16}  # numbers of fused batch normalization
 
 
