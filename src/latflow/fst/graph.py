@@ -254,12 +254,7 @@ class Graph:
     def load_all(cls, path: str | Path) -> list[Graph]:
         """Read the FSTs of a file, one behind the other; see `load`."""
         source = Path(path)
-        if not source.is_file():
-            raise UserError("no such file", file=source, remedy="check the path")
-        if not source.stat().st_size:
-            raise UserError("the file is empty", file=source, remedy="make it again")
-        with source.open("rb") as stream:
-            buffer = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        buffer = openfst.map_file(source)
         graphs, end = [], 0
         while not graphs or openfst.begins_at(buffer, end):
             graph, end = cls._parse(buffer, end, source)

@@ -15,6 +15,7 @@ Source: OpenFst `fst.cc` (FstHeader), `const-fst.h`, `vector-fst.h`, `symbol-tab
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,6 +114,20 @@ def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
 def begins_at(buffer: memoryview, at: int) -> bool:
     """Tell whether an FST begins at a byte."""
     return bytes(buffer[at : at + 4]) == struct.pack("<i", FST_MAGIC)
+
+
+def map_file(path: Path) -> memoryview:
+    """Return the bytes of a file, read as they are asked for.
+
+    Raises:
+        UserError: there is no file, or nothing in it.
+    """
+    if not path.is_file():
+        raise UserError("no such file", file=path, remedy="check the path")
+    if not path.stat().st_size:
+        raise UserError("the file is empty", file=path, remedy="make it again")
+    with path.open("rb") as stream:
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header:

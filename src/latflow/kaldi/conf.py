@@ -32,8 +32,10 @@ def read_conf_file(path: Path) -> dict[str, str]:
         if not text:
             continue
         key, _, value = text.removeprefix("--").partition("=")
-        if not text.startswith("--") or not key:
-            raise UserError(f"line {number} is not --option=value", file=path)
+        if not text.startswith("--") or len(key.split()) != 1:
+            raise UserError(
+                f"line {number} is not --option=value: {text[:40]!r}", file=path
+            )
         found[key.strip().lower().replace("_", "-")] = value.strip() or "true"
     return found
 
@@ -92,18 +94,19 @@ def options_of(
 
 def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return words as the numbers and truth values that they stand for."""
-    return {
+    found = {
         key: _typed(value) if isinstance(value, Mapping) else _value(value)
         for key, value in values.items()
     }
+    if found.get("max_relative_cost") == float("inf"):  # which is: any
+        found["max_relative_cost"] = None
+    return found
 
 
 def _value(word: Any) -> Any:
     """Return what a word stands for; what is none as it is."""
-    if word in {"true", "false"}:
-        return word == "true"
-    if word == "inf":  # of a relative cost: any
-        return None
+    if str(word).lower() in {"true", "false"}:
+        return str(word).lower() == "true"
     for kind in (int, float):
         try:
             return kind(word)

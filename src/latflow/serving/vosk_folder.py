@@ -18,7 +18,6 @@ defaults.
 from __future__ import annotations
 
 import logging
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,12 @@ from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
-from latflow.fst.openfst import HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS, read_header
+from latflow.fst.openfst import (
+    HAS_INPUT_SYMBOLS,
+    HAS_OUTPUT_SYMBOLS,
+    map_file,
+    read_header,
+)
 from latflow.fst.openfst import read_symbols as read_fst_symbols
 from latflow.fst.optimize import remove_input_symbols
 from latflow.kaldi.conf import options_of, read_conf_file, read_known
@@ -133,6 +137,9 @@ def find_folder(top: Path) -> VoskFolder:
     Raises:
         UserError: there is no such folder.
     """
+    if top.is_file():
+        remedy = "unpack it, and name the folder that has am/ and conf/"
+        raise UserError("is a file, not a folder", file=top, remedy=remedy)
     if not top.is_dir():
         raise UserError("no such folder", file=top, remedy="check the path")
     statistics = "global_cmvn.stats"
@@ -150,6 +157,27 @@ def find_folder(top: Path) -> VoskFolder:
         graph / "phones",
         top / "am" / statistics,
     )
+
+
+def check_files(found: VoskFolder) -> None:
+    """Check that the files are there that each model has, before much is read.
+
+    Raises:
+        UserError: one is missing.
+    """
+    parts = (found.graph / "Gr.fst", found.graph / "disambig_tid.int")
+    for path in (found.model, *(parts if found.has_parts else (found.hclg,))):
+        if not path.is_file():
+            remedy = "name the folder of a model, with am/, conf/ and graph/"
+            inner = sorted(found.top.glob("*/am/final.mdl"))
+            remedy += f": {inner[0].parents[1]}" if inner else ""
+            raise UserError("no such file", file=path, remedy=remedy)
+    if not any((found.conf / f"{kind}.conf").is_file() for kind in ("mfcc", "fbank")):
+        raise UserError(
+            "no mfcc.conf (or fbank.conf) here",
+            file=found.conf,
+            remedy="copy there, by that name, how the model's features are computed",
+        )
 
 
 # -- graph and words -----------------------------------------------------------------
@@ -259,10 +287,7 @@ def _output_symbols(path: Path) -> dict[str, int] | None:
     Of several symbols with one id the last keeps it, as in OpenFst: numbering anew
     leaves such, which no arc has.
     """
-    if not path.is_file():
-        raise UserError("no such file", file=path, remedy="check the folder")
-    with path.open("rb") as stream:
-        buffer = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    buffer = map_file(path)
     header = read_header(buffer, name=path)
     if not header.flags & HAS_OUTPUT_SYMBOLS:
         return None
@@ -285,9 +310,24 @@ def _output_symbols(path: Path) -> dict[str, int] | None:
 # -- configuration -----------------------------------------------------------------
 
 
-def parse_ids(text: str) -> tuple[int, ...]:
-    """Return ids with colons or commas between them."""
-    return tuple(int(x) for x in re.findall(r"(?<![^:,\s])\d{1,9}(?![^:,\s])", text))
+def parse_ids(text: str, path: Path) -> tuple[int, ...]:
+    """Return ids with colons or commas between them.
+
+    Args:
+        text: the ids.
+        path: of the file that has them, for messages.
+
+    Raises:
+        UserError: something is no id.
+    """
+    found = re.split(r"[:,\s]+", text.strip(":, \n\t"))
+    for word in filter(None, found):
+        if not re.fullmatch(r"\d{1,9}", word, re.ASCII):
+            remedy = "give the numbers of the phones of silence, with colons between"
+            raise UserError(
+                f"{word[:40]!r} is no id of a phone", file=path, remedy=remedy
+            )
+    return tuple(map(int, filter(None, found)))
 
 
 def read_conf(found: VoskFolder) -> VoskConf:
@@ -312,7 +352,7 @@ def read_conf(found: VoskFolder) -> VoskConf:
         if (rule := _RULE.fullmatch(key)) is not None:
             name, part = rule[1], rule[2].replace("-", "_")
             rules.setdefault(name, {})[part] = values.pop(key)
-    phones = parse_ids(values.pop("endpoint.silence-phones", ""))
+    phones = parse_ids(values.pop("endpoint.silence-phones", ""), path)
     factor = values.pop("frame-subsampling-factor", "1")
     scale = values.pop("acoustic-scale", "0.1")
     for key in values:

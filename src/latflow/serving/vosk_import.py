@@ -53,6 +53,7 @@ from latflow.serving.packaging import PackageFiles, PackageOptions, write_packag
 from latflow.serving.vosk_folder import (
     VoskConf,
     VoskFolder,
+    check_files,
     find_folder,
     in_one_numbering,
     parse_ids,
@@ -92,6 +93,7 @@ def import_vosk(
     """
     out = Path(results)
     source = find_folder(Path(model_dir))
+    check_files(source)
     conf = read_conf(source)
     if (source.top / "rnnlm").is_dir():
         log.warning(
@@ -394,9 +396,4 @@ def _text_of(path: Path) -> str:
 
 def _ids_in(path: Path) -> tuple[int, ...]:
     """Return the ids in a file; none where there is no file."""
-    return parse_ids(_text_of(path))
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    """Return ids with colons or commas between them."""
-    return tuple(int(x) for x in re.findall(r"(?<![^:,\s])\d{1,9}(?![^:,\s])", text))
+    return parse_ids(_text_of(path), path)

@@ -58,12 +58,14 @@ def test_endpoint_rules_and_silence_are_taken_over(tmp_path, caplog):
         f"{MODEL}--endpoint.silence-phones=1:2:10\n--beam=13\n--max-active=3000\n"
         "--endpoint.rule2.min-trailing-silence=0.75\n--prune-scale=0.1\n"
         "--endpoint.rule3.max-relative-cost=inf\n"
+        "--endpoint.rule1.must-contain-nonsilence=True\n"
     )
     found = conf_of(tmp_path / "conf", "", text)
     assert found.silence_phones == (1, 2, 10)
     assert found.endpoint.rule2.min_trailing_silence == 0.75
     assert found.endpoint.rule2.max_relative_cost == 2.0
     assert found.endpoint.rule3.max_relative_cost is None
+    assert found.endpoint.rule1.must_contain_nonsilence
     assert (found.search.beam, found.search.max_active) == (13.0, 3000)
     assert "--prune-scale is not used" in caplog.text
 
@@ -80,6 +82,10 @@ def test_endpoint_rules_and_silence_are_taken_over(tmp_path, caplog):
         ("", "--beam=-1\n", "beam"),
         ("", "--frame-subsampling-factor=0\n", "frame-subsampling-factor is 0"),
         ("", "--endpoint.rule2.no-such=1\n", "rule2"),
+        ("", "--beam=inf\n", "beam: should be a finite number"),
+        ("", "--beam 11\n", "line 1 is not --option=value: '--beam 11'"),
+        ("", "--endpoint.silence-phones=1:2:x\n", "'x' is no id of a phone"),
+        ("", "--endpoint.silence-phones=-1\n", "'-1' is no id of a phone"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(tmp_path, front_end, model, what):
@@ -98,6 +104,32 @@ def test_a_folder_without_files_is_refused(tmp_path, capsys):
     assert main(told) == 1
     assert "am/final.mdl: no such file" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_what_is_missing_is_told_before_much_is_read(tmp_path, capsys):
+    model = tmp_path / "up/vosk-model"
+    told = ["import-kaldi", "vosk", str(model), str(tmp_path / "results")]
+
+    def said():
+        assert main(told) == 1
+        return capsys.readouterr().err
+
+    def touch(name):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).touch()
+
+    touch("am/final.mdl")
+    assert "graph/HCLG.fst: no such file" in said()
+    touch("graph/HCLG.fst")
+    assert "conf: no mfcc.conf (or fbank.conf) here" in said()
+    told[2] = str(tmp_path / "up")
+    assert f"with am/, conf/ and graph/: {model}" in said()
+    told[2] = str(model / "am/final.mdl")
+    assert "is a file, not a folder - unpack it" in said()
+    touch("graph/HCLr.fst")
+    (model / "graph/HCLG.fst").unlink()
+    told[2] = str(model)
+    assert "graph/Gr.fst: no such file" in said()
 
 
 def test_the_old_layout_has_its_options_built_in(tmp_path):
