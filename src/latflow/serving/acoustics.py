@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -37,11 +38,13 @@ class Stream:
         memory: of the network.
         begin: first frame of the chunk that it is for; others are scored without it.
         seen: frames of the segment that the network has taken.
+        number: its own in this process, 1 or more.
     """
 
     memory: Memory = field(default_factory=Memory)
     begin: int = 0
     seen: int = 0
+    number: int = field(default_factory=count(1).__next__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ import torch
 
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
-from latflow.serving.acoustics import Chunk, NetworkAcoustics
+from latflow.serving.acoustics import Chunk, NetworkAcoustics, Stream
 from latflow.serving.batches import Batches, ChunkBatches, Flight, LocalBatches
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
@@ -47,6 +47,7 @@ from latflow.serving.shared_chunks import (
 )
 
 log = logging.getLogger("latflow")
+_STREAMS = 512  # of a worker and model, whose layers keep something
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,31 @@ class _Client:
         self.memory = Mapped(hello.file, hello.size)
         self.requests = Records(Request, hello.channel)
         self.is_open = True
+        self._streams: dict[int, Stream] = {}  # those asked for last at the end
+
+    def chunk(self, request: Request, view: SharedView) -> Chunk:
+        """Return what is to be scored.
+
+        Its stream goes on where it has been scored here from the beginning.
+        """
+        frames = view.frames(request.length, request.dim)
+        sides = request.left, request.right
+        stream = self._stream(request) if request.stream else None
+        return Chunk(frames, *sides, request.begin, bool(request.is_last), stream)
+
+    def _stream(self, request: Request) -> Stream:
+        """Return the stream of a request; it is kept while others may follow."""
+        stream = self._streams.pop(request.stream, None) or Stream()
+        if request.right or not request.is_last:
+            self._streams[request.stream] = stream
+        if len(self._streams) > _STREAMS:  # sessions that ended early leave theirs
+            self._streams.pop(next(iter(self._streams)))
+        return stream
 
     def close(self) -> None:
         """Give up what came by it."""
         self.is_open = False
+        self._streams.clear()
         self.channel.close()
         self.memory.close()
 
@@ -231,8 +253,8 @@ class Scorer:
             c.memory.view(r, _num_rows(r, model) * model.num_pdfs) for c, r in items
         ]
         chunks = [
-            Chunk(view.frames(request.length, request.dim), request.left, request.right)
-            for view, (_, request) in zip(views, items, strict=True)
+            client.chunk(request, view)
+            for view, (client, request) in zip(views, items, strict=True)
         ]
         for view in views:
             view.is_begun = True

@@ -46,6 +46,9 @@ class Request(NamedTuple):
         left: see `Chunk`.
         right: see `Chunk`.
         line: that it waits in: `URGENT`, `USUAL`, or `ALONE`.
+        stream: number of the chunk's stream, 1 or more; 0: it has none.
+        begin: see `Chunk`.
+        is_last: likewise.
     """
 
     place: int
@@ -55,6 +58,9 @@ class Request(NamedTuple):
     left: int
     right: int
     line: int
+    stream: int
+    begin: int
+    is_last: int
 
 
 class Answer(NamedTuple):
@@ -69,7 +75,7 @@ class Answer(NamedTuple):
     fault: int
 
 
-_FORMATS = {Request: struct.Struct("<QIIIIII"), Answer: struct.Struct("<II")}
+_FORMATS = {Request: struct.Struct("<QIIIIIIQII"), Answer: struct.Struct("<II")}
 
 
 def packed(records: Sequence[Request] | Sequence[Answer]) -> bytes:

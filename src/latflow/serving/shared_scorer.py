@@ -126,7 +126,12 @@ class SharedScorer:
             place = self._memory.take(bytes_of(length, dim, rows, self._num_pdfs))
             view = self._memory.view(place, chunk.frames.nbytes)
             number, self._next = self._next, (self._next + 1) & 0xFFFFFFFF
-            request = Request(place, number, length, dim, chunk.left, chunk.right, line)
+            request = Request(
+                *(place, number, length, dim, chunk.left, chunk.right, line),
+                stream=0 if chunk.stream is None else chunk.stream.number,
+                begin=chunk.begin,
+                is_last=int(chunk.is_last),
+            )
             view.is_begun = False
             view.frames(length, dim)[:] = chunk.frames
             self._pending[number] = _Pending(request, view, rows, callback)

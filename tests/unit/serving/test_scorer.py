@@ -11,13 +11,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from fixtures.serving_server import PATIENCE
 from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.errors import UserError
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.model_dir import AcousticNetwork
+from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
 from latflow.serving import shared_chunks, shared_scorer
-from latflow.serving.acoustics import Chunk, ChunkCutter
+from latflow.serving.acoustics import Chunk, ChunkCutter, NetworkAcoustics
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Final
 from latflow.serving.scheduler import Scheduler
@@ -367,6 +372,90 @@ def test_sessions_by_the_scorer_have_the_words_of_lone_ones(model, digits, share
         for first, last, events in zip(asked, ends, alone, strict=True):
             found = first.result(PATIENCE) + last.result(PATIENCE)
             assert list(map(words_of, found)) == list(map(words_of, events))
+
+
+def network_acoustics():
+    """Scores of a network whose layers keep what they need of a stream."""
+    layers = {
+        "halves": {"class": "conv1d", "size": 4, "kernel": 5, "stride": FACTOR},
+        "output": {"class": "output", "loss": "lfmmi"},
+    }
+    description = NetworkDescription.from_config({"layers": layers})
+    network = Network(description, DIM, {"pdf": PDFS}, seed=4).eval()
+    found = AcousticNetwork(network, None, {"scores": "log_likelihoods"})
+    return NetworkAcoustics(found, Normalizer(), 0.0, torch.device("cpu"))
+
+
+def streamed(client, acoustics, frames):
+    """Ask for scores of a segment, chunk by chunk; yield those that have come."""
+    cutter, found = ChunkCutter(4, acoustics.context), []
+    cutter.add(frames)
+    cutter.end()
+    while (chunk := cutter.take()) is not None:
+        found.append(ask(client, [chunk]).wait()[0])
+        yield found
+
+
+def test_streams_go_on_by_the_scorer_and_by_the_next_one_with_their_context():
+    acoustics, rng = network_acoustics(), np.random.default_rng(1)
+    segments = rng.normal(size=(3, 50, DIM)).astype(np.float32)
+    whole = [acoustics.log_likes(frames) for frames in segments]
+    network, deaths = acoustics.network.network, iter([])
+    forward, again = network.forward, []
+    network.forward = lambda *a, **k: (again.append(1), forward(*a, **k))[1]
+
+    def score(chunks):
+        if next(deaths, None) is not None:
+            raise Dies
+        return acoustics.score(chunks)
+
+    running = Threaded(score)
+    with (
+        contextlib.closing(running),
+        contextlib.closing(running.client()) as one,
+        contextlib.closing(running.client()) as other,
+    ):
+        # of two workers at a time: nothing is computed again
+        pairs = zip(
+            streamed(one, acoustics, segments[0]),
+            streamed(other, acoustics, segments[1]),
+            strict=True,
+        )
+        *_, (first, second) = pairs
+        np.testing.assert_allclose(np.concatenate(first), whole[0], atol=1e-5)
+        np.testing.assert_allclose(np.concatenate(second), whole[1], atol=1e-5)
+        assert not again
+        assert not any(client._streams for client in running.scorer._clients)
+        # a chunk without a stream is scored by its frames
+        alone = [Chunk(segments[2, :10], 4, 2)]
+        (expected,) = acoustics.score(alone)
+        np.testing.assert_array_equal(ask(one, alone).wait()[0], expected)
+        again.clear()
+        for count, found in enumerate(streamed(one, acoustics, segments[2])):
+            last = found
+            if count == 4:
+                deaths = iter([1])
+                running_again = threading.Thread(target=running.revive, args=(1,))
+                running_again.start()
+        running_again.join(PATIENCE)
+        np.testing.assert_allclose(np.concatenate(last), whole[2], atol=1e-5)
+        assert len(again) == 13 - 5
+
+
+def test_a_scorer_keeps_the_streams_that_were_asked_for_last(monkeypatch):
+    monkeypatch.setattr("latflow.serving.scorer._STREAMS", 1)
+    acoustics, rng = network_acoustics(), np.random.default_rng(1)
+    segments = rng.normal(size=(2, 20, DIM)).astype(np.float32)
+    running = Threaded(acoustics.score)
+    with contextlib.closing(running), contextlib.closing(running.client()) as client:
+        pairs = zip(*(streamed(client, acoustics, x) for x in segments), strict=True)
+        for index, both in enumerate(pairs):
+            found = both
+            (only,) = running.scorer._clients
+            assert len(only._streams) == (index < 4)
+        for rows, frames in zip(found, segments, strict=True):
+            expected = acoustics.log_likes(frames)
+            np.testing.assert_allclose(np.concatenate(rows), expected, atol=1e-5)
 
 
 def words_of(event):
