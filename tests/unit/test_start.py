@@ -192,6 +192,21 @@ def test_sets_by_name(name, kind):
     assert set_of(name) == kind
 
 
+def test_places_that_are_none_are_one_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for place, what in (
+        ("file", "File exists"),
+        ("file/below", "Not a directory"),
+        ("loop/below", "Too many levels"),
+        ("x" * 300, "File name too long"),
+    ):
+        assert main(["init", str(tmp_path / place)]) == 1
+        said = capsys.readouterr().err
+        assert what in said
+        assert len(said.splitlines()) == 1
+
+
 def test_refusals_are_one_line(tmp_path, capsys):
     speak(tmp_path / "data/a.wav")
     for arguments, what in (

@@ -66,6 +66,7 @@ TOPICS = {
 
 # Why a file that the command line names cannot be written or read.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS}
+_REFUSED |= {errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

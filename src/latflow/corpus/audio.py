@@ -36,6 +36,7 @@ RESTORE = "restore the file, or mend its path"
 _MOST_TAPS = 10_000_000
 _MOST_PEAK = 1.5  # without a note
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
+MIN_RATE, MAX_RATE = 1000, 192_000  # samples a second that are taken
 _ALLOW = "if you trust it, set allow_commands: true (--set allow_commands=true)"
 
 
@@ -108,6 +109,19 @@ def refuse_others(kind: str, *, allow_commands: bool = False) -> None:
     if kind not in ("file", "command"):
         raise BadAudio(
             f"audio of type {kind} is not a file", "store the audio in files"
+        )
+
+
+def check_rate(rate: int, name: str) -> None:
+    """Refuse a sample rate that nobody has.
+
+    Raises:
+        BadAudio: the rate of the file of that name is none.
+    """
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise BadAudio(
+            f"audio file {name} has {rate} samples a second",
+            f"resample it to between {MIN_RATE} and {MAX_RATE}",
         )
 
 
@@ -319,6 +333,7 @@ def _examine_file(path: str, *, verify: bool, alone: bool) -> tuple[AudioFacts, 
             facts = _header(sound, path)
     if facts.num_samples == 0:
         raise BadAudio(f"audio file {path} holds no samples", RESTORE)
+    check_rate(facts.sample_rate, path)
     is_sure = isinstance(sound, MediaFile) or sound.is_sure
     return facts, is_sure or DAMAGED_MP3 not in facts.notes
 
@@ -380,6 +395,9 @@ def _decode(sound: Sound | MediaFile, name: str) -> AudioFacts:
     is_mono = sound.channels == 1
     for samples in _decoded(sound):
         decoded += len(samples)
+        if samples.dtype.kind == "f" and not np.isfinite(samples).all():
+            what = f"audio file {name} has samples that are NaN or infinite"
+            raise BadAudio(what, RESTORE)
         if not is_mono:
             power += np.square(samples, dtype=np.float64).sum(axis=0)
     _check_length(sound, decoded, name)
@@ -395,7 +413,8 @@ def _decoded(sound: Sound | MediaFile) -> Iterator[np.ndarray]:
             yield samples
         return
     # 16-bit output decodes PCM without conversion, twice as fast as floats.
-    kind = "int16" if sound.channels == 1 else "float32"
+    is_plain = sound.channels == 1 and sound.subtype not in ("FLOAT", "DOUBLE")
+    kind = "int16" if is_plain else "float32"
     block = np.empty((BLOCK_SAMPLES, sound.channels), kind)
     while len(samples := sound.read(dtype=kind, out=block)):
         yield samples

@@ -56,7 +56,8 @@ def list_table(source: TableSource, listing: Listing) -> None:
             remedy = error.remedy or "mend the line"
             listing.faults.append(Fault(name, what, str(table), remedy))
     if columns is None:
-        raise UserError("the table is empty", file=table, remedy="check the path")
+        what = "the table is empty, or has no line below its titles"
+        raise UserError(what, file=table, remedy="check the path")
 
 
 def find_audio(table: Path, folders: Iterable[Path]) -> tuple[Path, bool] | None:
@@ -190,15 +191,19 @@ def _separated_rows(
     quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:
-        header = next(reader, None)
+        header = next(reader, [])
+        for title in header:
+            if title and header.count(title) > 1:
+                what, remedy = f"two columns are called {title}", "rename one of them"
+                raise UserError(what, file=table, remedy=remedy)
         for row in reader:
             if not row:
                 continue
-            if header is not None and len(row) == len(header):
+            if len(row) == len(header):
                 yield reader.line_num, dict(zip(header, row, strict=True))
                 continue
             fault = UserError(
-                f"{len(row)} columns, the first line names {len(header or ())}",
+                f"{len(row)} columns, the first line names {len(header)}",
                 file=table,
                 remedy="mend the line; a separator within a value needs quotes",
             )

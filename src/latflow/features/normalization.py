@@ -14,6 +14,7 @@ from latflow.features.frames import FeatureStore, NormalizedFrames
 from latflow.features.options import CmvnOptions, GlobalCmvn, OnlineCmvn, SpeakerCmvn
 from latflow.files import atomic_directory
 from latflow.kaldi.io import write_matrices
+from latflow.ledger import read_ledger
 from latflow.ragged import META
 
 
@@ -41,8 +42,13 @@ def compute_cmvn(
     """
     store = FeatureStore.open(features_dir)
     if not len(store):
+        ledger = Path(features_dir, "ledger.jsonl")
+        found = read_ledger(ledger) if ledger.is_file() else iter(())
+        reasons = (f": {entry.utterance}: {entry.reason}" for entry in found)
         raise UserError(
-            "no utterance has features", remedy="see the ledger of features"
+            f"no utterance has features{next(reasons, '')}",
+            file=features_dir,
+            remedy="see its ledger",
         )
     place = os.path.relpath(Path(features_dir).resolve(), Path(out_dir).resolve())
     meta = {

@@ -52,8 +52,8 @@ def extend_lang(
         options: how the lexicon is read, and the probability of silence, where neither
             the lexicon nor the other lang directory tells it.
         needed: words that must be there; pronunciations with a phone that the other
-            lang directory has not are left out, as long as each of these keeps one.
-            None needs all pronunciations.
+            lang directory has not are left out, as long as each of these keeps one,
+            and not all are. None needs all pronunciations.
 
     Raises:
         UserError: the lexicon is faulty, or a word that is needed has a phone that the
@@ -132,7 +132,8 @@ def _with_phones_of(
             entries.append(replace(entry, phones=phones))
     kept = {entry.word for entry in entries}
     for entry, phone in strange:
-        if entry.word not in kept and (needed is None or entry.word in needed):
+        is_needed = needed is None or not kept or entry.word in needed
+        if is_needed and entry.word not in kept:
             raise UserError(
                 f"phone {phone} is not among those of the model",
                 file=given.file,

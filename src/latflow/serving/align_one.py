@@ -9,6 +9,8 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -23,6 +25,7 @@ from latflow.align.forms import ExportFormat
 from latflow.align.options import ExportOptions
 from latflow.align.timing import AlignedSet, AlignedUtterance, PhoneTimes, Timer
 from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, text_of
 from latflow.corpus.options import FolderSource
@@ -107,7 +110,8 @@ class RecordingAligner:
             cut = _cut_of(audio, " ".join(words))
             with ManifestWriter(folder / "cuts.jsonl.gz") as manifest:
                 manifest.write(cut)
-            aligned, bounds = self._align(folder / "cuts.jsonl.gz", folder, audio)
+            with _naming(audio, "its text", folder):
+                aligned, bounds = self._align(folder / "cuts.jsonl.gz", folder, audio)
             ids = AlignmentArchive(aligned.alignments).get(cut.id)
             assert ids is not None
             scores = LogLikes.load(folder / "align/log_likes").get(cut.id)
@@ -136,8 +140,9 @@ class RecordingAligner:
         _check_files(audio, text)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             folder = Path(scratch)
-            cuts = self._prepare(audio, text, folder)
-            aligned, bounds = self._align(cuts, folder, audio)
+            with _naming(audio, text, folder):
+                cuts = self._prepare(audio, text, folder)
+                aligned, bounds = self._align(cuts, folder, audio)
             export_alignments(
                 aligned,
                 folder / "out",
@@ -153,28 +158,19 @@ class RecordingAligner:
         """Write the manifests of a recording; return the path of its cuts."""
         corpus = folder / "recording"
         corpus.mkdir()
-        (corpus / audio.name).symlink_to(os.path.abspath(audio))
-        shutil.copyfile(text, corpus / f"{audio.stem}{text.suffix}")
-        try:
-            prepare_corpus(
-                FolderSource(
-                    path=str(corpus), speaker="single", tokenizer=self._tokenizer
-                ),
-                "one",
-                folder / "corpus",
-                seed=0,
-                threads=1,
-                max_skipped_fraction=0.0,
-                vocabulary=self._lexicon,
-            )
-        except UserError as error:
-            if error.file is None or not error.file.startswith(str(corpus)):
-                raise
-            raise UserError(
-                error.what.replace(f"{corpus}{os.sep}", ""),
-                file=audio,
-                remedy=f"check the recording, and {text}",
-            ) from None
+        # A file that is named is tried whatever its name.
+        name = audio.name if is_audio_name(audio.name) else "recording.wav"
+        (corpus / name).symlink_to(os.path.abspath(audio))
+        shutil.copyfile(text, corpus / f"{Path(name).stem}{text.suffix}")
+        prepare_corpus(
+            FolderSource(path=str(corpus), speaker="single", tokenizer=self._tokenizer),
+            "one",
+            folder / "corpus",
+            seed=0,
+            threads=1,
+            max_skipped_fraction=0.0,
+            vocabulary=self._lexicon,
+        )
         return folder / "corpus/cuts.jsonl.gz"
 
     def _align(
@@ -214,6 +210,22 @@ class RecordingAligner:
         bounds = folder / "boundaries"
         refine_boundaries(aligned, bounds, package_dir=self._package.folder)
         return aligned, bounds
+
+
+@contextmanager
+def _naming(audio: Path, text: object, folder: Path) -> Iterator[None]:
+    """Name the files that were given where errors name copies in a folder."""
+    try:
+        yield
+    except UserError as error:
+        if error.file is None or not error.file.startswith(str(folder)):
+            raise
+        copies = str(folder / "recording") + os.sep
+        what, remedy = (
+            error.what.replace(copies, ""),
+            f"check the recording, and {text}",
+        )
+        raise UserError(what, file=audio, remedy=remedy) from None
 
 
 def _cut_of(audio: Path, text: str) -> MonoCut:

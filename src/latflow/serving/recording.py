@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from latflow.corpus.audio import AudioReader, BadAudio
-
-# Sample rates that are taken, Hz.
-MIN_RATE, MAX_RATE = 1000, 192000
+from latflow.corpus.audio import AudioReader, check_rate
 
 
 def open_recording(
@@ -23,10 +20,9 @@ def open_recording(
         BadAudio: see `AudioReader`; or nobody has such a sample rate.
     """
     audio = AudioReader(source, raw_rate=raw_rate, name=name)
-    if MIN_RATE <= audio.sample_rate <= MAX_RATE:
-        return audio
-    audio.close()
-    raise BadAudio(
-        f"audio file {name or source} has {audio.sample_rate} samples a second",
-        f"resample it to between {MIN_RATE} and {MAX_RATE}",
-    )
+    try:
+        check_rate(audio.sample_rate, str(name or source))
+    except BaseException:
+        audio.close()
+        raise
+    return audio

@@ -83,6 +83,26 @@ def test_raw_is_what_it_holds(tmp_path, noise, name):
         examine(file_source(path), verify=True)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_no_numbers_are_bad(tmp_path, noise, channels, value):
+    samples = np.stack([noise / 32768.0] * channels, axis=1)
+    soundfile.write(tmp_path / "a.wav", samples, 16000, "FLOAT")
+    assert examine(file_source(tmp_path / "a.wav"), verify=True)
+    samples[100] = value
+    soundfile.write(tmp_path / "a.wav", samples, 16000, "FLOAT")
+    with pytest.raises(BadAudio, match="samples that are NaN or infinite"):
+        examine(file_source(tmp_path / "a.wav"), verify=True)
+
+
+@pytest.mark.parametrize("rate", [8, 250_000])
+def test_rates_that_nobody_has_are_bad(tmp_path, noise, rate):
+    soundfile.write(tmp_path / "a.wav", noise, rate)
+    for verify in (False, True):
+        with pytest.raises(BadAudio, match=f"{rate} samples a second - resample it"):
+            examine(file_source(tmp_path / "a.wav"), verify=verify)
+
+
 def test_text_is_not_audio(tmp_path):
     path = tmp_path / "a.wav"
     path.write_text("this is not audio at all, whatever its name says" * 50)

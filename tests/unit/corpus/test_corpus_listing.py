@@ -314,6 +314,8 @@ def test_ends_of_transcripts_are_an_option_in_order(tmp_path):
         ("path,text,speaker\n,yes,s\n", r"names no audio file \(line 2\)"),
         ("path,text,speaker\nb.wav,y,s\n", r"b: .* not exist: .*b.wav \(line 2\)"),
         ("", "the table is empty"),
+        ("path,text\n", "the table is empty, or has no line below its titles"),
+        ("path,text,path\na.wav,one,b.wav\n", "two columns are called path - rename"),
     ],
 )
 def test_faulty_tables_are_one_line(tmp_path, text, complaint):

@@ -293,6 +293,38 @@ def test_one_recording_that_cannot_be_aligned(corpus, digits, package, capsys):
     assert "compare the text with what is said" in said
 
 
+def test_a_recording_of_any_name_is_tried_and_named(corpus, digits, package, capsys):
+    name = next(iter(digits.audio))
+    noise, rate = soundfile.read(digits.audio[name])
+    renamed = corpus / "sound.raw"
+    shutil.copy(digits.audio[name], renamed)
+    named = dataclasses.replace(digits, audio={name: renamed})
+    assert align_one(named, package, corpus, corpus / "a.csv") == 0
+    noise[0] = np.nan
+    for samples, hertz, what in (
+        (noise, rate, "NaN"),
+        (noise[1:], 1, "has 1 samples a second"),
+        (noise[1:], 7919, "sample rate 7919 Hz cannot be resampled"),
+    ):
+        with renamed.open("wb") as stream:
+            soundfile.write(stream, samples, hertz, "FLOAT", format="WAV")
+        assert align_one(named, package, corpus) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert f"error: {renamed}: " in said
+        assert what in said
+        assert "/latflow-align-" not in said
+
+
+def test_a_lexicon_without_one_phone_of_the_model_is_refused(
+    corpus, digits, package, capsys
+):
+    (corpus / "lexicon.txt").write_text("ONE w ah n\nTWO t uw\n")
+    other = dataclasses.replace(digits, root=corpus)
+    assert align_one(other, package, corpus) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "phone w is not among those of the model - use the model's phones" in said
+
+
 def test_words_without_pronunciation_are_named(corpus, digits, package, capsys):
     name = next(iter(digits.audio))
     text = f"{digits.texts[name]} flabbergast"
