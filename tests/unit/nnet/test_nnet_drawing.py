@@ -153,7 +153,7 @@ def test_the_descriptions_in_the_docs_are_right(repository):
 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     whole, inside, loop, states, apart, labels, system, *others = blocks
-    *on_samples, training, tuned, encoder = others
+    *on_samples, conformer, zipformer, tuned, encoder = others
     NetworkDescription.from_config(yaml.safe_load(whole))
     for part, field in ((inside, (8, 8)), (loop, (None, 0))):
         layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(part)}
@@ -170,7 +170,8 @@ def test_the_descriptions_in_the_docs_are_right(repository):
         (name,) = read_options(NnetOptions, yaml.safe_load(block)["nnet"]).features
         assert name == "samples"
     NetworkDescription.from_config(yaml.safe_load(encoder))
-    read_options(TrainingOptions, yaml.safe_load(training)["training"])
+    for block in (conformer, zipformer):
+        read_options(TrainingOptions, yaml.safe_load(block)["training"])
     for block, channels in zip(on_samples, (1, 4), strict=True):
         description = NetworkDescription.from_config(yaml.safe_load(block))
         Network(description, 400 * channels, {"pdf": 3})
