@@ -95,11 +95,22 @@ class _Bar(tqdm):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items; the bar ends with the last one."""
-        for item in self.iterable:
-            yield item
-            self.update()
-            note_progress()
+        is_done = False
+        try:
+            for item in self.iterable:
+                yield item
+                self.update()
+                note_progress()
+            is_done = True
+        finally:
+            if not is_done:
+                self.end_line()
         self.close()
+
+    def end_line(self) -> None:
+        """End the line of a bar that stops where it is: an error follows."""
+        if not self.disable and (self.delay <= 0 or self.last_print_n):
+            self.fp.write("\n")
 
     def __del__(self) -> None:
         """Leave the bar as it stands."""
@@ -113,6 +124,9 @@ class _LoggedBar(_Bar):
         del pos
         if msg is None:
             log.info("%s", self)
+
+    def end_line(self) -> None:
+        """Do nothing: a log has whole lines."""
 
 
 @contextmanager

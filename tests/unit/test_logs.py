@@ -65,3 +65,25 @@ def test_bars_and_libraries_speak_in_the_log_of_a_job(tmp_path):
     done, log = run(code, tmp_path)
     assert done.stderr == "after\n"
     assert log == "[I] Reading\n"
+
+
+STOPPED = """
+import sys
+from latflow.logs import progress
+for shown in ({}, {"delay": 60.0}):
+    try:
+        for _ in progress([1, 2], "count", **shown):
+            raise ValueError
+    except ValueError:
+        print("error", file=sys.stderr)
+"""
+
+
+def test_an_error_begins_its_line_behind_a_bar(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True
+    )
+    # None behind a bar that was not shown.
+    assert done.stderr.endswith("it/s]\nerror\nerror\n")
+    done, log = run(STOPPED, tmp_path)
+    assert (done.stderr, log) == ("error\nerror\n", "")
