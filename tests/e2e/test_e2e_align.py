@@ -1,11 +1,12 @@
 """`latflow align`: a folder of audio and texts to TextGrids; once is enough."""
 
 import json
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+import soundfile
+from fixtures.documents import RUN_ON_RECORDINGS, commands, marked
+from fixtures.mfa_model import SPEECH, old_model, zipped
 
 from latflow.cli.main import main
 from latflow.corpus.espeak import Utterance, speak_job
@@ -45,62 +46,88 @@ def corpus(tmp_path):
     return tmp_path
 
 
-def test_folder_is_aligned_once(corpus):
-    command = [sys.executable, "-m", "latflow.cli.main", "align"]
-    command += [str(corpus / name) for name in ("corpus", "lexicon.txt", "out")]
-    command += ["--cores", "2"]
-    first, second = (
-        subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ}
-        )
-        for _ in range(2)
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "Train the speaker-adapted system sat" in first.stdout
-    assert "24 utterances of 24 recordings are aligned" in first.stdout
+def test_documented_commands_run(corpus, repository, monkeypatch, capsys):
+    """A folder is trained on once; who sets all boundaries later is learnt from."""
+    monkeypatch.chdir(corpus)
+    monkeypatch.setenv("MFA_ROOT_DIR", str(corpus / "mfa"))
+    name_files(corpus)
+    page = (repository / "docs/align.md").read_text()
+    trainings = []
+    for words in commands(page, RUN_ON_RECORDINGS):
+        if words[0] == "learn-boundaries":
+            check_alignments(corpus)
+            set_by_hand(corpus)
+            words += ["--json", "learnt.json"]
+        if words[0] == "import-mfa":
+            check_learning(corpus)
+        assert main(words) == 0, (words, capsys.readouterr().err[-2000:])
+        said = capsys.readouterr().out
+        if words == ["align", "recordings/", "lexicon.txt", "aligned"]:
+            trainings.append("Train the speaker-adapted system sat" in said)
+            assert "24 utterances of 24 recordings are aligned" in said
+    assert trainings == [True, False]
+
+
+def name_files(corpus):
+    """Give what there is the names of the document, and put a model of MFA's there."""
+    (corpus / "corpus").rename("recordings")
+    Path("more").symlink_to("recordings")
+    talk = sorted(Path("recordings").rglob("*.flac"))[0]
+    soundfile.write("talk.wav", *soundfile.read(talk))
+    Path("talk.txt").write_text(talk.with_suffix(".txt").read_text())
+    models = corpus / "mfa/pretrained_models/acoustic"
+    models.mkdir(parents=True)
+    zipped(old_model(corpus / "model"), models / "english_us_arpa.zip")
+    # As many phones as the words have, of the model's few.
+    lines = (line.split() for line in Path("lexicon.txt").read_text().splitlines())
+    entries = [(word, (SPEECH * 9)[: len(phones)]) for word, *phones in lines]
+    text = "".join(f"{word} {' '.join(phones)}\n" for word, phones in entries)
+    Path("english_us_arpa.dict").write_text(text)
+
+
+def check_alignments(corpus):
     for number in range(12):
-        path = corpus / f"out/textgrid/f1/{number:02}.TextGrid"
+        path = corpus / f"aligned/textgrid/f1/{number:02}.TextGrid"
         words, phones = read_tiers(path)
         assert (words.name, phones.name) == ("words", "phones")
         spoken = " ".join(interval.text for interval in words.intervals)
         assert spoken == TEXTS[number % len(TEXTS)].upper()
         assert len(phones.intervals) > len(words.intervals)
-    assert second.returncode == 0
-    assert "Train" not in second.stdout
-    check_learning(corpus)
 
 
-def check_learning(corpus):
-    """Someone sets all boundaries 20 ms later: so does what learns from it."""
-    by_hand = corpus / "by_hand"
-    for path in (corpus / "out/textgrid").rglob("*.TextGrid"):
+def set_by_hand(corpus):
+    """Set all boundaries 20 ms later."""
+    for path in (corpus / "aligned/textgrid").rglob("*.TextGrid"):
         tiers = {
             tier.name: [Interval(a + 0.02, b + 0.02, t) for a, b, t in tier.intervals]
             for tier in read_tiers(path)
         }
-        made = by_hand / path.relative_to(corpus / "out/textgrid")
+        made = corpus / "by_hand" / path.relative_to(corpus / "aligned/textgrid")
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(textgrid(tiers, 60.0))
-    better, again = corpus / "better", corpus / "again"
-    learn = ["learn-boundaries", str(corpus / "out"), str(by_hand), str(better)]
-    assert main([*learn, "--json", str(corpus / "learnt.json")]) == 0
+
+
+def check_learning(corpus):
+    """What aligned with the package that has learnt sets boundaries later, too."""
+    by_hand, again = corpus / "by_hand", corpus / "more_aligned"
     told = json.loads((corpus / "learnt.json").read_text())
     assert told["after"]["median_ms"] < told["before"]["median_ms"]
-    given = [str(corpus / name) for name in ("corpus", "lexicon.txt")]
-    assert main(["align", *given, str(again), "--model", str(better)]) == 0
     found = read_labels(again / "textgrid", "phones")
     wanted = read_labels(by_hand, "phones")
-    before = read_labels(corpus / "out/textgrid", "phones")
+    before = read_labels(corpus / "aligned/textgrid", "phones")
     errors = [summary(compare_labels(wanted, x).all) for x in (before, found)]
     assert errors[1]["median_ms"] < 10 < errors[0]["median_ms"]
     assert len((again / "phones.ctm").read_text().split("\n")[1].split()) == 10
     (line, *_) = (again / "alignments.jsonl").read_text().splitlines()
     low, high = json.loads(line)["words"][1]["start_within"]
     assert 0 < low < high
-    assert (
-        main(["learn-boundaries", str(again), str(by_hand), str(corpus / "more")]) == 0
-    )
-    assert main(["learn-boundaries", str(by_hand), str(by_hand), str(better)]) == 1
+    learn = ["learn-boundaries", str(again), str(by_hand), str(corpus / "further")]
+    assert main(learn) == 0
+    assert main(["learn-boundaries", *[str(by_hand)] * 2, str(corpus / "better")]) == 1
+
+
+def test_all_marked_documents_are_run(repository):
+    assert marked(repository, RUN_ON_RECORDINGS) == ["align"]
 
 
 def test_words_without_pronunciation_get_one_where_asked(corpus, capsys):

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import soundfile
 import yaml
-from fixtures.documents import RUN_IN_EXPERIMENT, RUN_SERVED, commands, marked
+from fixtures.documented import in_seconds, prepare, shown, types
+from fixtures.documents import RUN_IN_EXPERIMENT, RUN_SERVED, marked
 from fixtures.serving_process import serving
 
 from latflow.cli.main import main
-from latflow.features.extract import KaldiFbank
 from latflow.gmm.source import SpeakerTransforms
 from latflow.lang.directory import Lang
 from latflow.nnet.model_dir import load_model
@@ -364,56 +363,9 @@ def test_bad_corpus_stops_the_workflow_with_one_line(bad_corpus, spoil, named):
     assert not list(results.glob("corpus/*/cuts.jsonl.gz"))
 
 
-def documented(finished, recipe, document):
-    """The files and names that the commands of a document speak of."""
-    results = finished.folder / "results"
-    tiny = results / recipe["experiment"]
-    audio, rate = soundfile.read(sorted((tiny / "corpus/test/audio").glob("*.flac"))[0])
-    if document == "network_data":
-        shutil.copy(tiny / "corpus/dev/cuts.jsonl.gz", "cuts.jsonl.gz")
-        KaldiFbank().to_yaml("feature_extractor.yaml")
-    if document in {"serving", "triton"}:
-        packaged = {**recipe, "package": {"systems": ["chain"], "offline": True}}
-        Path("mine.yaml").write_text(yaml.safe_dump(packaged, sort_keys=False))
-        Path("calls").mkdir()
-        for name in ("interview.mp3", "more.wav", "calls/one.flac"):
-            soundfile.write(name, audio, rate)
-    if document == "training":
-        for name in ("run1", "run2", "run3", "other"):
-            Path(name).symlink_to(tiny / "nnet/logmel")
-    for name in ("mine", "demo"):
-        (results / name).symlink_to(tiny)
-    # a network and the stream that it reads, by the names of docs/training.md
-    other = results / "x"
-    (other / "nnet").mkdir(parents=True)
-    (other / "streams").mkdir()
-    (other / "nnet/blstm").symlink_to(tiny / "nnet/logmel")
-    of_network = "gmm" if document == "network_data" else "online"
-    (other / "streams/gmm").symlink_to(tiny / "streams" / of_network)
-    for name in ("align", "corpus", "gmm"):
-        (other / name).symlink_to(tiny / name)
-    if document == "triton":
-        assert main(["package", "chain", "mine.yaml"]) == 0
-        Path("packages").mkdir()
-        Path("packages/german").symlink_to(tiny / "package/chain")
-    return shown(finished.repository / f"docs/{document}.md", RUN_IN_EXPERIMENT)
-
-
-def shown(path, mark):
-    """The commands of a document's marked blocks, of networks that `tiny.yaml` has."""
-    return [
-        ["near" if word == "lstm" else word for word in command]
-        for command in commands(path.read_text(), mark)
-    ]
-
-
 DOCUMENTS = [
-    "kaldi",
-    "network_data",
-    "reproducibility",
-    "serving",
-    "training",
-    "triton",
+    *("README", "kaldi", "models", "network_data", "plan", "reproducibility"),
+    *("serving", "simulation", "training", "triton", "tutorial"),
 ]
 
 
@@ -421,10 +373,11 @@ DOCUMENTS = [
 def beside(finished, monkeypatch):
     """The folder of the experiment as it was, after what a test has made there."""
     monkeypatch.chdir(finished.folder)
-    before = {*finished.folder.iterdir(), *(finished.folder / "results").iterdir()}
+    places = [finished.folder / name for name in (".", "results", "config/recipes")]
+    before = {path for place in places for path in place.iterdir()}
     yield
-    after = {*finished.folder.iterdir(), *(finished.folder / "results").iterdir()}
-    for path in after - before:
+    shutil.rmtree(finished.folder.parent / "models-env", ignore_errors=True)
+    for path in {path for place in places for path in place.iterdir()} - before:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -433,27 +386,32 @@ def beside(finished, monkeypatch):
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 @pytest.mark.usefixtures("beside")
-def test_documented_commands_run(finished, recipe, capsys, document):
-    for command in documented(finished, recipe, document):
-        assert main(command) == 0, (command, capsys.readouterr().err[-2000:])
+def test_documented_commands_run(finished, recipe, results, capfd, document):
+    prepare(document, results, recipe)
+    for command in shown(finished.repository, document):
+        assert types(command) == 0, (command, capfd.readouterr().err[-2000:])
+    said = capfd.readouterr().out
     if document == "serving":
         written = {path.name for path in Path("texts").rglob("*.*")}
         forms = ("txt", "json", "srt")
         assert written >= {f"{x}.{form}" for x in ("one", "more") for form in forms}
+    if document == "tutorial":
+        assert "train: 64 utterances" in said  # init
+        assert "0 errors, " in said  # doctor
+        assert "train_lfmmi" in said  # run -n
 
 
 @pytest.mark.usefixtures("beside")
-def test_documented_clients_find_the_documented_server(finished, recipe, capsys):
-    documented(finished, recipe, "serving")
-    packaged = {**recipe, "package": {"systems": ["logmel"]}}  # `chain` can't stream
-    Path("mine.yaml").write_text(yaml.safe_dump(packaged, sort_keys=False))
+def test_documented_clients_find_the_documented_server(
+    finished, recipe, results, capsys
+):
+    prepare("serving", results, recipe)
     Path("data").mkdir()
     for name in ("audio", "data/test"):
         Path(name).symlink_to(finished.folder / "results/mine/corpus/test/audio")
-    repository, servers, clients = finished.repository, [], []
-    for page in (repository / "README.md", repository / "docs/load-test.md"):
-        for command in shown(page, RUN_SERVED):
-            words = [word.replace("chain", "logmel") for word in command]
+    servers, clients = [], []
+    for page in ("README", "load-test"):
+        for words in shown(finished.repository, page, RUN_SERVED):
             if words[0] == "serve":
                 servers.append(words[1:])
             elif words[0] == "load-test":
@@ -465,22 +423,13 @@ def test_documented_clients_find_the_documented_server(finished, recipe, capsys)
     with serving(*options) as (process, address):
         url = f"ws://localhost:{address.rpartition(':')[2].strip('/')}"
         for words in clients:
-            client = in_seconds([words[0], url, *words[2:]], process.pid)
+            client = in_seconds([words[0], url, *words[2:]])
+            if "--pid" in client:
+                client[client.index("--pid") + 1] = str(process.pid)
             status, printed = main(client), capsys.readouterr()
             # In two seconds, beside other tests, it may well find none.
             is_told = "--find-capacity" in client and "capacity " in printed.out
             assert status == 0 or is_told, (client, printed.err[-2000:])
-
-
-def in_seconds(client, pid):
-    """Return a load client's command that takes seconds instead of minutes."""
-    less = {"--sessions": "2", "--seconds": "2", "--soak": "0.05", "--pid": str(pid)}
-    for option, value in less.items():
-        if option in client:
-            client[client.index(option) + 1] = value
-    if "--find-capacity" in client:
-        client += ["--seconds", "2", "--utterances", "4"]
-    return client
 
 
 def test_all_marked_documents_are_run(repository):

@@ -1,10 +1,14 @@
-"""The commands that the documents show: all are parsed, those of marked blocks run.
+"""The commands that the documents show: all are parsed, and a test runs each.
 
-Those that need a finished experiment run in tests/e2e/test_e2e_demo.py.
+Those that need recordings run in tests/e2e/test_e2e_align.py, those that need a
+finished experiment in tests/e2e/test_e2e_demo.py.
 """
 
+import shlex
+
 import pytest
-from fixtures.documents import RUN, commands, documents, marked
+from fixtures.documented import in_seconds
+from fixtures.documents import NOT_RUN, RUN, UNMARKED, commands, documents, marked
 
 from latflow.cli.main import _parser, main
 
@@ -19,8 +23,8 @@ LEXICON = "CAT K AE T\nSAT S AE T\nRAN R AE N\nDOG D AO G\nA AH\nTHE DH AH\n"
 FILES = {
     "blstm.config": RETURNN,
     "lexicon.txt": LEXICON,
-    "test.txt": TEXT,
-    "text.txt": TEXT,
+    **dict.fromkeys(("dev.txt", "held_out.txt", "test.txt", "text.txt"), TEXT),
+    "train.txt": TEXT,
     "words.txt": "TAC\nGAT\n",
 }
 
@@ -38,9 +42,15 @@ def test_every_command_is_one_that_the_program_takes(repository, capsys):
     assert number > 60
 
 
+def test_every_command_is_run_or_said_why_not(repository):
+    pages = [path.read_text() for path in documents(repository)]
+    assert not [words for page in pages for words in commands(page, UNMARKED)]
+    assert {*NOT_RUN} <= {shlex.join(x) for page in pages for x in commands(page)}
+
+
 @pytest.mark.parametrize(
     "name",
-    ["language_models", "lexicon", "networks", "returnn"],
+    ["criteria", "language_models", "lexicon", "network_data", "networks", "returnn"],
 )
 def test_marked_commands_run(repository, tmp_path, monkeypatch, capsys, name):
     found = list(commands((repository / f"docs/{name}.md").read_text(), RUN))
@@ -49,7 +59,7 @@ def test_marked_commands_run(repository, tmp_path, monkeypatch, capsys, name):
         (tmp_path / file).write_text(text)
     (tmp_path / "config").symlink_to(repository / "config")
     monkeypatch.chdir(tmp_path)
-    for command in found:
+    for command in map(in_seconds, found):
         assert main(command) == 0, (command, capsys.readouterr().err)
 
 

@@ -143,7 +143,7 @@ def test_an_anchor_that_systems_share_makes_no_job_old(run, config):
     systems = config["nnet"]["systems"]
     systems["mmi"]["training"] = shared
     systems["smbr"]["training"] = {**shared, "epochs": 1, "learning_rate": 1.0e-5}
-    systems["tdnn"]["data"] = systems["chain"]["data"]
+    systems["logmel"]["data"] = systems["chain"]["data"]
     run.write(config)
     assert "&id" in run.recipe.read_text()
     assert run.planned() == set()
