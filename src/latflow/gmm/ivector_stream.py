@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from latflow.gmm.ivector import IvectorModel, gaussian_posteriors
 
@@ -23,13 +22,15 @@ class _Counted:
 
     Attributes:
         begin: number of the first of them.
-        shares: float64 [n, G], their posteriors of the Gaussians.
+        places: frames and Gaussians of the posteriors that are not zero.
+        shares: float64, those posteriors.
         frames: float64 [n, D], as they are counted.
         weights: float64 [n], that they have now.
     """
 
     begin: int
-    shares: csr_array
+    places: tuple[np.ndarray, ...]
+    shares: np.ndarray
     frames: np.ndarray
     weights: np.ndarray
 
@@ -96,21 +97,23 @@ class IvectorStream:
         self._weights = np.where(is_silence, self._model.options.silence_weight, 1.0)
         for counted in self._counted:
             weights = self._weights_of(counted.begin, len(counted.frames))
-            changed = np.flatnonzero(weights != counted.weights)
-            self._count(counted, changed, (weights - counted.weights)[changed])
-            counted.weights = weights
+            if (weights != counted.weights).any():
+                self._count(counted, weights - counted.weights)
+                counted.weights = weights
 
     def _weights_of(self, begin: int, count: int) -> np.ndarray:
         """Return the weights of frames, float64 [count]."""
         last = len(self._weights) - 1
         return self._weights[np.arange(begin, begin + count).clip(max=last)]
 
-    def _count(self, counted: _Counted, rows: np.ndarray, weights: np.ndarray) -> None:
+    def _count(self, counted: _Counted, weights: np.ndarray) -> None:
         """Add frames to the statistics, with weights, which may be negative."""
         past = self._past
-        posteriors = counted.shares[rows].toarray() * weights[:, None]
+        posteriors = np.zeros((len(weights), len(past.occupancy)))
+        posteriors[counted.places] = counted.shares
+        posteriors *= weights[:, None]
         past.occupancy = past.occupancy + posteriors.sum(0)
-        past.first = past.first + posteriors.T @ counted.frames[rows]
+        past.first = past.first + posteriors.T @ counted.frames
 
     def _advance(self, *, is_over: bool) -> np.ndarray:
         """Return the frames whose i-vector is known, forget what is not needed."""
@@ -146,8 +149,9 @@ class IvectorStream:
         past = self._past
         if self.weighs_silence:
             weights = self._weights_of(first, len(chosen))
-            new = _Counted(first, csr_array(posteriors), projected, weights)
-            self._count(new, np.arange(len(chosen)), weights)
+            places = posteriors.nonzero()
+            new = _Counted(first, places, posteriors[places], projected, weights)
+            self._count(new, weights)
             self._counted.append(new)
             if last - self._counted[0].begin > _RECONSIDERED:
                 self._counted.popleft()
