@@ -104,7 +104,10 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
     """Say the answer in a sentence or two."""
     system, test = decision.system, decision.test
     rate = decision.rates[system, test]
+    waiting = [one for one in decision.systems if (one, "dev") not in decision.rates]
     lead = f"{system}: dev chose it"
+    if waiting:
+        lead = f"{system}: the best on dev so far"
     if decision.ties:
         lead += f" (as good there: {', '.join(decision.ties)})"
     lead += f", and it gets {rate:.2f} % of {test}'s words wrong"
@@ -115,6 +118,8 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
             f"p {p_text(verdict.found.p_value)})"
         )
     lead += "." + _how_sure(results, decision)
+    if waiting:
+        lead += f" Dev has not been scored with {', '.join(waiting)}."
     unsure = [row["system"] for row in rows if could_be_chance(row.get("reading"))]
     worse = [
         row["system"]
@@ -127,7 +132,8 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
             "cheapest of them is as good a choice."
         )
     if worse:
-        lead += f" On {test} {', '.join(map(str, worse))} did better: dev misled."
+        misled = "" if set(worse) <= {*waiting} else ": dev misled"
+        lead += f" On {test} {', '.join(map(str, worse))} did better{misled}."
     return " ".join([lead, *failures(results, decision.rates)])
 
 
@@ -167,9 +173,10 @@ def _rows(results: Results, decision: Decision) -> Iterator[Row]:
     for system in decision.systems:
         found = results.comparison(system, decision.system, decision.test)
         rate = decision.rates[system, decision.test]
+        on_dev = decision.rates.get((system, "dev"))
         row: dict[str, str | int] = {
             "system": system,
-            "dev WER (%)": f"{decision.rates.get((system, 'dev'), math.nan):.2f}",
+            "dev WER (%)": "" if on_dev is None else f"{on_dev:.2f}",
             f"{decision.test} WER (%)": f"{rate:.2f}",
         }
         if found is not None:

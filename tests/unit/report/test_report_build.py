@@ -11,7 +11,9 @@ from fixtures.made_up_results import made_up_recipe, write_experiment, write_jso
 from latflow.errors import UserError
 from latflow.report.build import make_report
 from latflow.report.costs import speed_section
+from latflow.report.decision import decision_section
 from latflow.report.inputs import Results
+from latflow.report.page import Table
 from latflow.report.scores import (
     errors_section,
     lattices_section,
@@ -128,6 +130,19 @@ def test_before_the_end_there_are_the_scores_so_far(experiment, quick, tmp_path)
     whole = read_table(experiment / "wer.tsv")
     is_there = (whole["system"] != "tri1") | (whole["set"] != "dev")
     assert found.to_dict("records") == whole[is_there].to_dict("records")
+
+
+def test_before_the_end_dev_has_not_chosen(experiment, quick, tmp_path):
+    folder = tmp_path / "made_up"
+    shutil.copytree(experiment / "score", folder / "score")
+    shutil.rmtree(folder / "score/tri1/dev")
+    section = decision_section(Results(folder, Recipe.resolve(quick)))
+    assert section.lead.startswith("mono: the best on dev so far, and it gets ")
+    assert "Dev has not been scored with tri1." in section.lead
+    assert "On test tri1 did better." in section.lead
+    assert "misled" not in section.lead
+    table = next(block for block in section.blocks if isinstance(block, Table))
+    assert {row["system"]: row["dev WER (%)"] for row in table.rows}["tri1"] == ""
 
 
 def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
