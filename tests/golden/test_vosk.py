@@ -525,33 +525,40 @@ def test_an_imported_folder_has_the_same_ivectors(
     check_same_scores((results, new), [frames for frames, _ in inputs])
     expected = list(ours(results, lang, inputs))
     check_the_same(expected, list(ours(new, lang, inputs)))
-    write_package(
-        PackageFiles(
-            model_dir=results / "nnet/chain",
-            graph=results / "graph/chain/HCLG.fst",
-            lang_dir=new / "lang",
-            scales=new / "nnet/chain/scales.json",
-            ivectors=extractor,
-        ),
-        out_dir=tmp_path / "package",
-        options=PackageOptions(
-            experiment="mine",
-            name="chain",
-            kind="lfmmi",
-            front_end=features,
-            search=SEARCH,
-            sample_rate=RATE,
-            scores=NetworkScoreOptions(acoustic_scale=1.0),
-        ),
-    )
+    # Vosk weighs silence less, and so does the imported package.
+    options = model.options.replace(silence_weight=1e-3)
+    dataclasses.replace(model, options=options).save(tmp_path / "weighing.npz")
+    packages = [new / "package/chain"]
+    for number, ivectors in enumerate((extractor, tmp_path / "weighing.npz")):
+        packages.append(tmp_path / f"package{number}")
+        write_package(
+            PackageFiles(
+                model_dir=results / "nnet/chain",
+                graph=results / "graph/chain/HCLG.fst",
+                lang_dir=new / "lang",
+                scales=new / "nnet/chain/scales.json",
+                ivectors=ivectors,
+            ),
+            out_dir=packages[-1],
+            options=PackageOptions(
+                experiment="mine",
+                name="chain",
+                kind="lfmmi",
+                front_end=features,
+                search=SEARCH,
+                sample_rate=RATE,
+                scores=NetworkScoreOptions(acoustic_scale=1.0),
+            ),
+        )
     texts = []
-    for number, path in enumerate((tmp_path / "package", new / "package/chain")):
+    for number, path in enumerate(packages):
         out = tmp_path / f"texts{number}"
         told = ["transcribe", path, *audio, "--out", out, "--segmentation", "none"]
         assert main([*map(str, told)]) == 0
-        texts.append([(out / f"{file.stem}.txt").read_text() for file in audio])
-    assert texts[0] == texts[1]
-    assert [text.strip() for text in texts[1]] == [words for words, _ in expected]
+        texts.append([(out / f"{file.stem}.txt").read_text().strip() for file in audio])
+    imported, plain, weighing = texts
+    assert imported == weighing
+    assert plain == [words for words, _ in expected]
     # exported again, the same bytes, but for statistics that nothing is made of
     export(new, features, tmp_path / "again", ivectors=new / "ivectors/chain" / MODEL)
     for path in folder.rglob("*"):
