@@ -29,6 +29,14 @@ from latflow.scoring.bootstrap import Comparison
 
 _ENOUGH_WORDS = 1000  # of a dev set; with fewer 0.3 % is less than three errors
 _SENTENCES = 2  # of test sets; further ones have their numbers alone
+# Columns of a comparison, which the chosen system's own row has empty.
+_COMPARED = (
+    "change (absolute %)",
+    "interval (absolute %)",
+    "change (relative %)",
+    "p",
+    "reading",
+)
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
 _MAKING = ("train_", "build_", "make_supervisions", "supervise_", "align_")
 
@@ -179,6 +187,8 @@ def _rows(results: Results, decision: Decision) -> Iterator[Row]:
             "dev WER (%)": "" if on_dev is None else f"{on_dev:.2f}",
             f"{decision.test} WER (%)": f"{rate:.2f}",
         }
+        if len(decision.systems) > 1:  # columns in one order, whichever row is first
+            row |= dict.fromkeys(_COMPARED, "")
         if found is not None:
             row["change (absolute %)"] = f"{found.difference:+.2f}"
             row["interval (absolute %)"] = interval_text(found)

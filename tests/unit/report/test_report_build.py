@@ -142,6 +142,7 @@ def test_before_the_end_dev_has_not_chosen(experiment, quick, tmp_path):
     assert "On test tri1 did better." in section.lead
     assert "misled" not in section.lead
     table = next(block for block in section.blocks if isinstance(block, Table))
+    assert [*table.rows[0]][3:8] == [*table.rows[1]][3:8]  # the chosen one's, too
     assert {row["system"]: row["dev WER (%)"] for row in table.rows}["tri1"] == ""
 
 
