@@ -146,18 +146,15 @@ class IvectorStream:
         if self._normalizer is not None:
             chosen = model.projection(self._normalized[rows])[inner]
         posteriors = gaussian_posteriors(model.ubm, chosen, model.options)
-        past = self._past
+        places = posteriors.nonzero()
+        weights = self._weights_of(first, len(chosen))
+        new = _Counted(first, places, posteriors[places], projected, weights)
+        self._count(new, weights)
         if self.weighs_silence:
-            weights = self._weights_of(first, len(chosen))
-            places = posteriors.nonzero()
-            new = _Counted(first, places, posteriors[places], projected, weights)
-            self._count(new, weights)
             self._counted.append(new)
             if last - self._counted[0].begin > _RECONSIDERED:
                 self._counted.popleft()
-        else:
-            past.occupancy = past.occupancy + posteriors.sum(0)
-            past.first = past.first + posteriors.T @ projected
+        past = self._past
         means, _ = model.extractor.posterior(
             past.occupancy[None], past.first[None], model.options.max_count
         )

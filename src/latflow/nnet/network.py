@@ -175,7 +175,7 @@ class Network(nn.Module):
 
     @cached_property
     def can_stream(self) -> bool:
-        """Whether streams can be taken by `stream`: all layers say that they can."""
+        """Return whether `stream` takes streams: all layers say that they can."""
         has_context = self.description.repeats_edges
         return self.body.can_stream(next(iter(self.outputs)), has_context=has_context)
 

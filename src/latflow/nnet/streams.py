@@ -38,7 +38,7 @@ class Memory:
 
     @property
     def form(self) -> Hashable:
-        """What is equal of streams that can go side by side."""
+        """Return what is equal of streams that can go side by side."""
         shapes = tuple(
             tuple(x if isinstance(x, int) else x.shape[1:] for x in slot)
             for slot in self.slots
