@@ -133,7 +133,17 @@ def _read_json(text: str, path: Path) -> ReturnnConfig:
         raise UserError(f"no JSON: {code.text}", file=path, remedy="mend it")
     if not isinstance(values, dict):
         raise UserError("no JSON: no dictionary", file=path, remedy="mend it")
-    return ReturnnConfig(path, {str(key): value for key, value in values.items()})
+    values = {str(key): value for key, value in values.items()}
+    if _is_network(values):  # alone, as RETURNN logs it and papers print it
+        values = {"network": values}
+    return ReturnnConfig(path, values)
+
+
+def _is_network(values: Mapping[str, Any]) -> bool:
+    """Tell whether all that a file has is layers."""
+    return bool(values) and all(
+        isinstance(value, Mapping) and "class" in value for value in values.values()
+    )
 
 
 def _take(statement: ast.stmt, config: ReturnnConfig) -> None:

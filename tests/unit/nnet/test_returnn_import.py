@@ -57,6 +57,19 @@ def fates(rows):
     return {row.key: (row.fate, row.text) for row in rows}
 
 
+def test_a_dictionary_of_layers_alone_is_the_network(tmp_path):
+    alone = FIGURE_1.replace("network = ", "")
+    for name, text in (("alone", alone), ("set", FIGURE_1)):
+        rows = import_returnn(write(tmp_path, text), tmp_path / name)
+        assert {row.key for row in rows} >= {"lstm0_fw.class", "output.loss"}
+        assert not {"lstm0_fw", "output"} & {row.key for row in rows}
+    alone, named = (
+        yaml.safe_load((tmp_path / x / "network.yaml").read_text())
+        for x in ("alone", "set")
+    )
+    assert alone["layers"] == named["layers"]
+
+
 def test_the_paper_s_first_figure_is_a_network_of_the_same_size(tmp_path):
     import_returnn(write(tmp_path, FIGURE_1), tmp_path / "out")
     description = NetworkDescription.load(tmp_path / "out" / "network.yaml")
