@@ -171,7 +171,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
         threads=2,
     )
     files = SequenceFiles(
-        [frames], results / "lang", model_dir, graph, [alignments], folder / "graphs"
+        frames, results / "lang", model_dir, graph, alignments, folder / "graphs"
     )
     if arguments.model:
         seed = load_model(arguments.model)
@@ -232,7 +232,7 @@ def measure(
     mmi = Mmi(MmiOptions(), load_transitions(task.files.model_dir)[1])
     criterion = SequenceCriterion(
         load_generator(task.files, mmi, options, GraphOptions()),
-        task.log_priors.astype(np.float32),
+        torch.from_numpy(task.log_priors).float(),
         options,
         ce_weight=0.1,
         threads=threads,

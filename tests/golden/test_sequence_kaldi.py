@@ -46,11 +46,11 @@ def system(request, golden, tmp_path):
             frames = np.zeros((len(scores[utterance]), 1), np.float32)
             writer.append(utterance, "s", texts[utterance], frames)
     files = SequenceFiles(
-        [root / "frames"],
+        root / "frames",
         golden / "lang",
         golden / "gmm" / name,
         root / "HCLG.fst",
-        [root / "ali.ark"],
+        root / "ali.ark",
         root / "graphs",
     )
     compile_transcripts(
@@ -97,7 +97,7 @@ class Keeping(Mmi):
 def test_gradient_holds_kaldis_posteriors(system, golden):
     files, scores, alignments = system
     lattices = {"beam": 13, "lattice_beam": 7, "max_active": 7000}
-    options = read_options(SequenceOptions, {"lattices": lattices, "prior_scale": 0.0})
+    options = read_options(SequenceOptions, {"lattices": lattices})
     kept = []
     _, model = load_model(files.model_dir)
     generator = load_generator(files, Keeping(model, kept), options, GraphOptions())

@@ -125,10 +125,11 @@ def test_lattice_criteria(device, system, kind):
     chosen = read_options(CriterionOptions, {"type": kind, "acoustic_scale": 0.2})
     lattices = make_criterion(chosen, system.model, system.lang.silence_phones)
     utterances = list(system.scores)[:3]
+    priors = torch.linspace(-3, -1, system.model.num_pdfs)
 
     def evaluate(place):
         criterion = system.criterion(
-            criterion=lattices, prior_scale=1.0, ce_weight=0.2, l2=0.01, threads=2
+            criterion=lattices, log_priors=priors, ce_weight=0.2, l2=0.01, threads=2
         )
         batch, logits = system.batch(utterances)
         logits, batch = leaf(logits, place), batch.to(place)

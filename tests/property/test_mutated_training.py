@@ -355,8 +355,8 @@ def use_sequence(folder):
     given = folder.parent / "given"
     model = load_transitions(folder / "model")[1]
     files = SequenceFiles(
-        [given / "texts"], given / "lang", folder / "model", folder / "den/HCLG.fst",
-        [folder / "ali.ark"], folder / "graphs",
+        given / "texts", given / "lang", folder / "model", folder / "den/HCLG.fst",
+        folder / "ali.ark", folder / "graphs",
     )  # fmt: skip
     values = {"lattices": {"lattice_beam": 6.0, "acoustic_scale": 0.2}}
     for source in ("static", "on_the_fly"):

@@ -38,7 +38,6 @@ from latflow.corpus.decoder_messages import DecoderMessages
 from latflow.corpus.media import MediaError, MediaFile, media_form
 from latflow.corpus.mended_file import Mend, MendedFile
 from latflow.corpus.mpeg_length import is_mpeg, mend_of_mpeg
-from latflow.corpus.ogg_end import has_ogg_end
 from latflow.corpus.wav_length import mend_of_wav
 
 # libsndfile's codes: no format that it knows, no coding of samples that it knows (4 of
@@ -52,6 +51,12 @@ _SPHERE = b"NIST_1A"
 WRONG_LENGTH = "a header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
 NO_OGG_END = "an Ogg stream without its end: cut short, or stopped by force"
+# Pages of an Ogg file (RFC 3533, section 6).
+_OGG_MARK = b"OggS"
+_OGG_HEADER = 27  # bytes, before the lengths of its segments
+_OGG_LONGEST = _OGG_HEADER + 255 + 255 * 255  # bytes of a page
+_OGG_FLAGS, _OGG_NUM_SEGMENTS = 5, 26  # places in the header
+_OGG_LAST = 4  # flag
 
 
 class Sound(soundfile.SoundFile):
@@ -88,7 +93,7 @@ class Sound(soundfile.SoundFile):
 
     def _prepare(self, stream: BinaryIO, *, is_named: bool, alone: bool) -> None:
         """Look at the beginning of the file, and at the end of an Ogg file."""
-        self._has_end = has_ogg_end(stream)
+        self._has_end = _has_ogg_end(stream)
         if is_mpeg(stream):
             self._messages = DecoderMessages(alone=alone)
             mend = mend_of_mpeg(stream)
@@ -272,3 +277,26 @@ def _part_of(
 
 
 set_current_audio_backend(Readers())
+
+
+def _has_ogg_end(stream: BinaryIO) -> bool:
+    """Return whether the last page is there as a whole, and marked as the last.
+
+    Of a file that is not in pages, too. Bytes behind the pages, as of tags, don't
+    count, if they are fewer than a page has at most.
+
+    Args:
+        stream: can be sought in; is left anywhere.
+    """
+    stream.seek(0)
+    if stream.read(len(_OGG_MARK)) != _OGG_MARK:
+        return True
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 2 * _OGG_LONGEST))
+    tail = stream.read()
+    page = tail[max(0, tail.rfind(_OGG_MARK)) :]
+    if len(page) < _OGG_HEADER:
+        return False
+    body = _OGG_HEADER + page[_OGG_NUM_SEGMENTS]
+    length = body + sum(page[_OGG_HEADER:body])
+    return bool(page[_OGG_FLAGS] & _OGG_LAST) and len(page) >= length

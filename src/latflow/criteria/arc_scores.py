@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.hmm.alignment import check_ids
 from latflow.hmm.transition_model import TransitionModel
 from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
-from latflow.lattice.posteriors import check_ids
 
 
 def _check_scores(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
@@ -202,6 +203,12 @@ class EndpointRule(Options):
     path (negated log, scaled); null for any."""
     min_utterance_length: NonNegativeFloat = 0.0
     """Least length of the segment, seconds."""
+
+    @field_validator("max_relative_cost", mode="before")
+    @classmethod
+    def _any(cls, value: Any) -> Any:
+        """Take Kaldi's word for any cost, infinity, too."""
+        return None if value == math.inf else value
 
 
 class EndpointOptions(Options):

@@ -14,7 +14,6 @@ beside the graph and maps it, and all processes share its pages.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import zlib
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from latflow.decode.composition import NO_COMPOSITION, Composition
 from latflow.decode.parts import ARC, HAS_EPSILON, STATE, STATE_BITS, Records
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.fst.openfst import map_file
 from latflow.jit import njit
 
 log = logging.getLogger(__name__)
@@ -235,17 +235,16 @@ def _write(path: Path, key: tuple[int, ...], packed: SearchGraph) -> None:
 def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
     """Map a packed graph; None if there is no whole one with this key."""
     try:
-        with path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):  # none, or one that cannot be read; an empty one
+        content = map_file(path)
+    except (OSError, UserError):  # none, or one that cannot be read; an empty one
         return None
     if len(content) < _HEADER.itemsize:
         return None
     header = np.frombuffer(content, np.int64, 9).tolist()
     if tuple(header[:4]) != key:
         return None
-    view = memoryview(content)
-    checksum = zlib.crc32(view[_HEADER.itemsize :], zlib.crc32(view[:_CHECKSUM_AT]))
+    checksum = zlib.crc32(content[:_CHECKSUM_AT])
+    checksum = zlib.crc32(content[_HEADER.itemsize :], checksum)
     if header[8] != checksum:  # the search would leave the arrays
         return None
     start, has_cycle, num_states, num_arcs = header[4:8]

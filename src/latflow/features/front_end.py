@@ -175,6 +175,31 @@ class KaldiFrontEnd(nn.Module):
             out[begin:end] = power @ self.mel if domain == "mel" else power
         return out.numpy()
 
+    def ratio_mask(
+        self, speech: np.ndarray, rest: np.ndarray, domain: Domain, *, exponent: float
+    ) -> np.ndarray:
+        """Return the ideal ratio mask (S / (S + R)) ** exponent, from 0 to 1.
+
+        S and R are the powers of both signals in a bin; without a rest the mask is 1.
+
+        Args:
+            speech: float32 [L], what is wanted.
+            rest: float32 [L], all else.
+            domain: as for `powers`.
+            exponent: 0.5 in the source.
+
+        Returns:
+            float32 [T, `num_bins`].
+
+        Source: Wang, Narayanan and Wang 2014, "On training targets for supervised
+        speech separation".
+        """
+        wanted = self.powers(speech, domain).astype(np.float64)
+        other = self.powers(rest, domain)
+        share = np.ones_like(wanted)
+        np.divide(wanted, wanted + other, out=share, where=other > 0)
+        return (share**exponent).astype(np.float32)
+
     def _windows(self, samples: Tensor) -> Tensor:
         """Cut samples [..., (T - 1) shift + length] into windows [..., T, length]."""
         return samples.unfold(-1, self.geometry.length, self.geometry.shift)

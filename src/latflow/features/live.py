@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -51,7 +51,6 @@ from latflow.features.extract import (
 from latflow.features.frames import CUTS
 from latflow.features.front_end import Domain, KaldiFrontEnd
 from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
-from latflow.features.masks import ratio_mask
 from latflow.features.options import (
     LhotseStreamOptions,
     PerturbationDraws,
@@ -325,8 +324,7 @@ class LiveFrames:
                 for key, frames in zip(wanted, computed, strict=True)
             ]
 
-        wanted = [_Wanted.of(i, perturbation, simulation) for i in numbers]
-        return self._at_hand(wanted, compute)
+        return self._at_hand(numbers, perturbation, simulation, compute)
 
     def masks(
         self,
@@ -337,14 +335,14 @@ class LiveFrames:
         domain: Domain,
         exponent: float,
     ) -> list[np.ndarray]:
-        """Return the ratio masks of utterances; see `latflow.features.masks`.
+        """Return the ratio masks of utterances (`KaldiFrontEnd.ratio_mask`).
 
         Args:
             numbers: of the utterances.
             perturbation: see `get`.
             parts: gives [2, L]: what is wanted of an utterance, and the rest.
-            domain: see `ratio_mask`.
-            exponent: see `ratio_mask`.
+            domain: of the bins.
+            exponent: of the masks.
 
         Returns:
             float32 [T, K] each.
@@ -356,15 +354,13 @@ class LiveFrames:
         def compute(wanted: Sequence[_Wanted], pool: Executor) -> list[np.ndarray]:
             def mask(key: _Wanted) -> np.ndarray:
                 (speech, rest), _ = self._read(key, parts)
-                found = ratio_mask(
-                    self._mask_front_end, speech, rest, domain, exponent=exponent
-                )
+                front_end = self._mask_front_end
+                found = front_end.ratio_mask(speech, rest, domain, exponent=exponent)
                 return self._checked(key, found)
 
             return list(pool.map(mask, wanted))
 
-        wanted = [_Wanted.of(i, perturbation, parts) for i in numbers]
-        return self._at_hand(wanted, compute)
+        return self._at_hand(numbers, perturbation, parts, compute)
 
     def num_bins(self, domain: Domain) -> int:
         """Return the bins of masks, K."""
@@ -385,18 +381,18 @@ class LiveFrames:
 
     def _at_hand(
         self,
-        wanted: Sequence[_Wanted],
+        numbers: Sequence[int],
+        perturbation: Perturbation | None,
+        simulation: Simulation | None,
         compute: Callable[[Sequence[_Wanted], Executor], list[np.ndarray]],
     ) -> list[np.ndarray]:
         """Return what is kept, computing together what is not."""
+        wanted = [_Wanted.of(i, perturbation, simulation) for i in numbers]
         found = {key: self._cache.get(key) for key in wanted}
         missing = [key for key, frames in found.items() if frames is None]
         if missing:
-            with ThreadPoolExecutor(
-                self._threads,
-                initializer=torch.set_num_threads,
-                initargs=(1,),
-            ) as pool:
+            quiet = partial(torch.set_num_threads, 1)
+            with ThreadPoolExecutor(self._threads, initializer=quiet) as pool:
                 computed = compute(missing, pool)
             for key, frames in zip(missing, computed, strict=True):
                 kept = np.ascontiguousarray(frames, np.float32)

@@ -19,7 +19,6 @@ for which Numba compiles a kernel once more. Small files of that kind are copied
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,9 +31,8 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst import openfst
-from latflow.fst.memory_file import memory_file, return_memory
 from latflow.fst.ngram import read_ngram
-from latflow.fst.openfst import ARC, STATE, Header
+from latflow.fst.openfst import ARC, STATE, Header, memory_file, return_memory
 from latflow.jit import njit
 
 COPY_BELOW_BYTES = 64 << 20  # unaligned files up to this size are copied
@@ -346,9 +344,7 @@ class Graph:
             if is_emptied:
                 fst.delete_states()
                 return_memory()
-            with open(path, "rb") as stream:
-                file = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            return cls._parse(memoryview(file), 0, None)[0]
+            return cls._parse(openfst.map_file(Path(path)), 0, None)[0]
 
     def to_fst(self) -> kaldifst.StdVectorFst:
         """Copy to an FST of kaldifst."""

@@ -1,4 +1,4 @@
-"""The M-step of diagonal Gaussian mixtures, and mixing up.
+"""The M-step of diagonal Gaussian mixtures, their MAP means, and mixing up.
 
 Source: Kaldi `gmm/mle-diag-gmm.cc` (`MleDiagGmmUpdate`), `gmm/model-common.cc`
 (`GetSplitTargets`), `gmm/am-diag-gmm.cc` (`SplitByCount`), `gmm/diag-gmm.cc` (`Split`).
@@ -192,3 +192,28 @@ def mix_up(
         power: exponent of the occupancy.
     """
     return split(gmms, split_targets(occupancies, total, power=power), rng)
+
+
+def map_means(prior: DiagGmms, moments: np.ndarray, tau: float) -> DiagGmms:
+    """Return mixtures with means adapted to statistics; weights and variances stay.
+
+    The maximum-a-posteriori estimate, with a Gaussian prior of the mean around the
+    prior mixtures', of the Gaussian's own variance over `tau`:
+
+        m' = (sum_t gamma_t x_t + tau m) / (sum_t gamma_t + tau).
+
+    Args:
+        prior: mixtures whose means the prior has.
+        moments: float64[G, 1 + 2 D], sums of posterior * [1, x, x^2] over frames, of
+            the same Gaussians.
+        tau: frames that the prior counts for, > 0.
+
+    Source: Gauvain, Lee 1994, "Maximum a posteriori estimation for multivariate
+    Gaussian mixture observations of Markov chains"; Kaldi `gmm/mle-diag-gmm.cc`
+    (`MapDiagGmmUpdate`, of the means).
+    """
+    occupancy = moments[:, :1]
+    sums = moments[:, 1 : 1 + prior.dim]
+    means = (sums + tau * prior.means) / (occupancy + tau)
+    inv_vars = prior.inv_vars.astype(np.float64)
+    return DiagGmms.from_natural(prior.begin, prior.weights, means * inv_vars, inv_vars)

@@ -34,20 +34,30 @@ def phones_of(alignment: np.ndarray, model: TransitionModel) -> np.ndarray:
     return model.phone[alignment]
 
 
-def check_ids(ids: np.ndarray, model: TransitionModel) -> None:
+def check_ids(
+    ids: np.ndarray,
+    model: TransitionModel,
+    what: str = "an alignment",
+    *,
+    lowest: int = 1,
+) -> None:
     """Refuse transition-ids that a model does not have.
+
+    Args:
+        ids: transition-ids.
+        model: the model.
+        what: what the error calls the holder of the ids.
+        lowest: lowest id allowed; 0 where arcs may have none.
 
     Raises:
         UserError: there is one.
     """
-    if not len(ids):
-        return
-    low, high = ids.min(), ids.max()
-    if low < 1 or high > model.num_transition_ids:
+    if len(ids) and not (lowest <= ids.min() and ids.max() <= model.num_transition_ids):
         raise UserError(
-            f"an alignment with transition-ids {low} to {high}, where the model has 1 "
-            f"to {model.num_transition_ids}",
-            remedy=_REMEDY,
+            f"{what} with transition-ids {ids.min()} to {ids.max()}, where the model "
+            f"has 1 to {model.num_transition_ids}",
+            remedy="use the model that lattices and alignments were made with, or "
+            "align again",
         )
 
 

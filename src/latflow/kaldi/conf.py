@@ -94,13 +94,10 @@ def options_of(
 
 def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return words as the numbers and truth values that they stand for."""
-    found = {
+    return {
         key: _typed(value) if isinstance(value, Mapping) else _value(value)
         for key, value in values.items()
     }
-    if found.get("max_relative_cost") == float("inf"):  # which is: any
-        found["max_relative_cost"] = None
-    return found
 
 
 def _value(word: Any) -> Any:

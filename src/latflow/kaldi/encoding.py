@@ -200,3 +200,10 @@ def format_matrix(matrix: np.ndarray) -> str:
         return " [ ]\n"
     rows = "".join(f"\n  {format_floats(row)}" for row in matrix)
     return f" [{rows}]\n"
+
+
+def as_kaldi_floats(values: np.ndarray) -> tuple[str, np.ndarray]:
+    """Return the array in a float type of Kaldi's, and the type's letter."""
+    if values.dtype == np.float64:
+        return "D", np.ascontiguousarray(values, "<f8")
+    return "F", np.ascontiguousarray(values, "<f4")

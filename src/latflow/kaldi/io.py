@@ -378,7 +378,7 @@ class KaldiWriter:
 
     def write_float_vector(self, vector: np.ndarray) -> None:
         """Write a vector[N]: float64 as `DV`, every other type as `FV`."""
-        kind, array = _as_kaldi_floats(vector)
+        kind, array = encoding.as_kaldi_floats(vector)
         if self.binary:
             self.write_token(f"{kind}V")
             self.write_int32(len(array))
@@ -388,7 +388,7 @@ class KaldiWriter:
 
     def write_float_matrix(self, matrix: np.ndarray) -> None:
         """Write a matrix[R, C]: float64 as `DM`, every other type as `FM`."""
-        kind, array = _as_kaldi_floats(matrix)
+        kind, array = encoding.as_kaldi_floats(matrix)
         if self.binary:
             self.write_token(f"{kind}M")
             self.write_int32(array.shape[0])
@@ -399,17 +399,10 @@ class KaldiWriter:
 
     def write_symmetric_matrix(self, matrix: np.ndarray) -> None:
         """Write the lower triangle of a matrix[R, R], binary (Kaldi's `SpMatrix`)."""
-        kind, array = _as_kaldi_floats(matrix[np.tril_indices(len(matrix))])
+        kind, array = encoding.as_kaldi_floats(matrix[np.tril_indices(len(matrix))])
         self.write_token(f"{kind}P")
         self.write_int32(len(matrix))
         self._stream.write(array.tobytes())
-
-
-def _as_kaldi_floats(values: np.ndarray) -> tuple[str, np.ndarray]:
-    """Return the array in a float type of Kaldi's, and the type's letter."""
-    if values.dtype == np.float64:
-        return "D", np.ascontiguousarray(values, "<f8")
-    return "F", np.ascontiguousarray(values, "<f4")
 
 
 def _open_file(path: Path, mode: Literal["rb", "wb"]) -> IO[bytes]:

@@ -9,7 +9,6 @@ into memory: a large ARPA file is parsed once.
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst.graph import Graph
+from latflow.fst.openfst import map_file
 from latflow.lang.arpa import NgramModel, read_arpa
 from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
 from latflow.lang.lm_arrays import LmArrays, lay_out, of_grammar, sentence_costs
@@ -264,13 +264,12 @@ def _open(file: Path, word_ids: Mapping[str, int]) -> LmTrie:
     Raises:
         UserError: it is cut off or damaged, so that a walk could leave the arrays.
     """
-    with file.open("rb") as stream:
-        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    content = map_file(file)
     at = len(_MAGIC) + 8
     length = int.from_bytes(content[at - 8 : at], "little")
     arrays: list[np.ndarray] = []
     try:
-        head = json.loads(content[at : at + length])
+        head = json.loads(bytes(content[at : at + length]))
         at += length
         num_states, num_arcs = int(head["num_states"]), int(head["num_arcs"])
         order, start = int(head["order"]), int(head["start"])

@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.hmm.alignment import check_ids
 from latflow.hmm.transition_model import TransitionModel
 from latflow.jit import njit
 from latflow.lattice.lattice import Lattice
@@ -38,7 +39,6 @@ from latflow.lattice.path_sums import expected_arc_score, forward, forward_backw
 from latflow.lattice.posteriors import (
     FramePosteriors,
     alignment_posteriors,
-    check_ids,
     posteriors,
 )
 
@@ -119,7 +119,7 @@ def check_alignment(
             remedy="make both from the same features",
         )
     check_ids(lattice.transition_id, model, "a lattice", lowest=0)
-    check_ids(alignment, model, "an alignment")
+    check_ids(alignment, model)
 
 
 def expected_accuracy(

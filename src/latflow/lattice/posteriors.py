@@ -24,6 +24,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.hmm.alignment import check_ids
 from latflow.hmm.transition_model import TransitionModel
 from latflow.jit import njit
 from latflow.kaldi.io import BINARY_MARK, KaldiReader, read_archive
@@ -193,29 +194,6 @@ def alignment_posteriors(alignment: np.ndarray) -> FramePosteriors:
     begin = np.arange(num_frames + 1, dtype=np.int64)
     ids = np.asarray(alignment, np.int32)
     return FramePosteriors(begin, ids, np.ones(num_frames))
-
-
-def check_ids(
-    ids: np.ndarray,
-    model: TransitionModel,
-    what: str,
-    *,
-    lowest: int = 1,
-) -> None:
-    """Raise UserError if an id is not one of the model's.
-
-    Args:
-        ids: transition-ids.
-        model: the model.
-        what: what error messages call the holder of the ids.
-        lowest: lowest id allowed.
-    """
-    if len(ids) and not (lowest <= ids.min() and ids.max() <= model.num_transition_ids):
-        raise UserError(
-            f"{what} with transition-ids {ids.min()} to {ids.max()}, where the model "
-            f"has 1 to {model.num_transition_ids}",
-            remedy="use the model that the lattices and alignments were made with",
-        )
 
 
 def _merged(begin: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> FramePosteriors:

@@ -123,6 +123,17 @@ class AcousticNetwork:
             raise UserError("the network has no priors", remedy="set prior_scale to 0")
         return scale
 
+    def scaled_log_priors(self, wanted: float | None = None) -> Tensor | None:
+        """Return what `log_likelihoods_of` takes off, float32 [K]; None for nothing.
+
+        Args:
+            wanted: see `prior_scale`.
+        """
+        scale = self.prior_scale(wanted)
+        return (
+            scale * self.log_priors if scale and self.log_priors is not None else None
+        )
+
     @torch.no_grad()
     def log_likelihoods(
         self,
@@ -151,12 +162,11 @@ class AcousticNetwork:
         Raises:
             UserError: a prior scale but no priors.
         """
-        scale = self.prior_scale(prior_scale)
         found = self.network(
             features, lengths, has_context=has_context, lengths_there=lengths_there
         )
         logits, out_lengths = next(iter(found.values()))
-        return self._scores_of(logits, scale), out_lengths
+        return self._scores_of(logits, prior_scale), out_lengths
 
     @torch.no_grad()
     def stream(
@@ -180,18 +190,30 @@ class AcousticNetwork:
         Returns:
             float32 [B, rows, K], and what is kept.
         """
-        scale = self.prior_scale(prior_scale)
         logits, memory = self.network.stream(features, memory, rows, is_last=is_last)
-        return self._scores_of(logits, scale), memory
+        return self._scores_of(logits, prior_scale), memory
 
-    def _scores_of(self, logits: Tensor, scale: float) -> Tensor:
+    def _scores_of(self, logits: Tensor, prior_scale: float | None) -> Tensor:
         """Return the scores of the first output's logits, float32 [B, T, K]."""
-        scores = logits.float()
-        if not self.gives_log_likelihoods:
-            scores = functional.log_softmax(scores, -1)
-        if scale == 0.0 or self.log_priors is None:
-            return scores
-        return scores - scale * self.log_priors
+        priors = self.scaled_log_priors(prior_scale)
+        is_softmax = not self.gives_log_likelihoods
+        return log_likelihoods_of(logits.float(), priors, softmax=is_softmax)
+
+
+def log_likelihoods_of(
+    logits: Tensor, log_priors: Tensor | None = None, *, softmax: bool = True
+) -> Tensor:
+    """Return log posteriors less log priors, float32 or float64 as given [..., K].
+
+    Args:
+        logits: of a network's output, [..., K].
+        log_priors: scaled, [K]; None takes nothing off.
+        softmax: False takes the logits as they are, normalized or not.
+    """
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    if softmax:
+        scores = functional.log_softmax(scores, -1)
+    return scores if log_priors is None else scores - log_priors.to(scores)
 
 
 def save_model(

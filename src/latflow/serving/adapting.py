@@ -14,12 +14,12 @@ from latflow.files import atomic_directory
 from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
 from latflow.gmm.alignment import align_split
 from latflow.gmm.estep import accumulate
-from latflow.gmm.map_update import map_means
 from latflow.gmm.model import ALIGNMENT_MODEL, AcousticModel, GmmSystem
 from latflow.gmm.options import AlignAdaptedOptions, MapOptions
 from latflow.gmm.sat import pair_statistics
 from latflow.gmm.source import FrameSource, SpeakerTransforms
 from latflow.gmm.train import known_alignments
+from latflow.gmm.update import map_means
 from latflow.graphs.options import GraphOptions
 from latflow.parallel import worker_pool
 from latflow.serving.aligning import AlignmentTask

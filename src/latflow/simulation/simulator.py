@@ -24,8 +24,7 @@ from latflow.errors import UserError
 from latflow.features.perturb import change_speed
 from latflow.simulation.convolution import convolved
 from latflow.simulation.devices import through_device
-from latflow.simulation.diffuse import diffuse_noise
-from latflow.simulation.noise_parts import cut_noise
+from latflow.simulation.noises import cut_noise, diffuse_noise, noise_with_spectrum
 from latflow.simulation.records import (
     MovementDraw,
     NoiseDraw,
@@ -36,7 +35,6 @@ from latflow.simulation.records import (
     Speech,
 )
 from latflow.simulation.responses import RoomResponses
-from latflow.simulation.spectra import noise_with_spectrum
 
 _MAX_RESPONSE = 5.0  # of measured responses, s
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import atomic_directory
-from latflow.hmm.alignment import pdfs_of, phones_of
+from latflow.hmm.alignment import check_ids, pdfs_of, phones_of
 from latflow.hmm.transition_model import TransitionModel
 from latflow.kaldi.io import read_int_vectors
 from latflow.ragged import RaggedStore, RaggedWriter
@@ -177,24 +177,13 @@ def write_labels(
                 writer.append(utt_id, store.labels(i))
         else:
             for utt_id, alignment in read_int_vectors(alignments):
-                _check_ids(alignment, model, alignments, utt_id)
+                try:
+                    check_ids(alignment, model)
+                except UserError as error:
+                    raise error.at(file=alignments, utterance=utt_id) from None
                 labels = (pdfs_of if is_pdf else phones_of)(alignment, model)
                 writer.append(utt_id, labels)
     return LabelStore.load(out_dir)
-
-
-def _check_ids(
-    alignment: np.ndarray, model: TransitionModel, file: str | Path, utt_id: str
-) -> None:
-    """Refuse transition-ids that a model does not have."""
-    highest = alignment.max(initial=1)
-    if alignment.min(initial=1) < 1 or highest > model.num_transition_ids:
-        raise UserError(
-            f"holds transition-ids outside 1..{model.num_transition_ids}",
-            file=file,
-            utterance=utt_id,
-            remedy="take the alignments of the model's own system",
-        )
 
 
 def write_targets(

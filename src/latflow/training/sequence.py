@@ -102,9 +102,9 @@ class SequenceTask(Task):
         normalizer = seed.normalizer
         subsampling = self.network.subsampling
         self.batches = job.batches({}, normalizer, subsampling, self.ledger)
+        self.scales = _scales(job, seed)  # refuses to scale priors that there are not
         self.criterion = self._lattices = _criterion(job, seed)
         self.dev_criterion = _dev_criterion(job, seed)
-        self.scales = _scales(job, seed)
         kind = {"scores": seed.meta["scores"]} if "scores" in seed.meta else {}
         self.meta = {
             "criterion": self.criterion.name,
@@ -164,11 +164,11 @@ def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
     """Make the criterion that is trained by."""
     options = job.options
     files = SequenceFiles(
-        frames_dirs=[job.frames_dir],
+        frames_dir=job.frames_dir,
         lang_dir=job.lang_dir,
         model_dir=job.parent_dir,
         graph=job.denominator,
-        alignments=[job.alignments],
+        alignments=job.alignments,
         training_graphs=job.training_graphs_dir,
     )
     criterion = make_criterion(
@@ -185,8 +185,8 @@ def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
             options.graph,
             subsampling=seed.network.subsampling,
         ),
-        seed.log_priors,
-        options.sequence.replace(prior_scale=_prior_scale(job, seed)),
+        seed.scaled_log_priors(options.sequence.prior_scale),
+        options.sequence,
         ce_weight=options.criterion.ce_weight,
         l2=options.criterion.l2,
         teacher=_teacher(job, seed),
@@ -252,9 +252,6 @@ def _dev_criterion(job: SequenceJob, seed: AcousticNetwork) -> Criterion:
     if not seed.gives_log_likelihoods:  # as decoding does
         scale = seed.lattice_scale * search.acoustic_scale
         search = search.replace(acoustic_scale=scale)
-    priors = torch.zeros(transitions.num_pdfs)
-    if seed.log_priors is not None:
-        priors = _prior_scale(job, seed) * seed.log_priors
     return WordErrors(
         job.graph,
         transitions,
@@ -265,7 +262,7 @@ def _dev_criterion(job: SequenceJob, seed: AcousticNetwork) -> Criterion:
             options.score,
             lattice_scale=seed.lattice_scale,
         ),
-        priors,
+        seed.scaled_log_priors(options.sequence.prior_scale),
         options=search,
         threads=job.rank_threads,
     )

@@ -124,7 +124,7 @@ def test_scores_of_another_model_are_refused(system):
 def source(system, **given):
     aligner = aligner_of(system, acoustic_scale=0.2, **given.pop("beams", {}))
     graphs = TrainingGraphs.load(system.files.training_graphs)
-    static = AlignmentArchive(*system.files.alignments)
+    static = AlignmentArchive(system.files.alignments)
     given = {"aligner": aligner, "graphs": graphs, "static": static, **given}
     return AlignmentSource(system.model, given.pop("static"), **given)
 
@@ -137,7 +137,7 @@ def align(system, utterance, source):
 
 def test_static_alignment_is_taken_where_none_can_be_made(system):
     utterance = max(system.scores, key=lambda u: len(system.scores[u]))
-    static = dict(read_int_vectors(*system.files.alignments))[utterance]
+    static = dict(read_int_vectors(system.files.alignments))[utterance]
     beams = {"beam": 1e-6, "retry_beam": 0.0}
     found, result = align(system, utterance, source(system, beams=beams))
     np.testing.assert_array_equal(found, static)
@@ -165,7 +165,7 @@ def test_retried_alignment_is_told(system):
 
 
 def test_alignment_of_other_frames_stops(system):
-    static = AlignmentSource(system.model, AlignmentArchive(*system.files.alignments))
+    static = AlignmentSource(system.model, AlignmentArchive(system.files.alignments))
     utterance = next(iter(system.scores))
     with pytest.raises(UserError, match="frames") as error:
         static.align(

@@ -106,12 +106,12 @@ def test_gradient_is_that_of_the_value_through_a_network(
         system.model,
         system.lang.silence_phones,
     )
+    priors = torch.linspace(-3, -1, system.model.num_pdfs).double() * 0.7
     criterion = make(
-        prior_scale=0.7, ce_weight=0.3, l2=0.02, threads=2, criterion=lattices
+        log_priors=priors, ce_weight=0.3, l2=0.02, threads=2, criterion=lattices
     )
     generator = criterion._generator
     generator._maker = FixedLattices(generator._maker)
-    criterion._priors = torch.linspace(-3, -1, system.model.num_pdfs).double() * 0.7
     batch, scores = system.batch(utterances[:3])
     batch = replace(batch, weight=torch.tensor([1.0, 0.5, 2.0]))
     features = scores.detach().double()
@@ -147,12 +147,11 @@ def test_priors_are_taken_off(system, make, utterances):
             seen.append(utterance.log_likes.copy())
             return super().evaluate(utterance, gradient)
 
-    criterion = make(criterion=Listening(system.model), prior_scale=0.5)
     log_priors = torch.randn(system.model.num_pdfs)
-    criterion._priors = 0.5 * log_priors
+    criterion = make(criterion=Listening(system.model), log_priors=log_priors)
     run(system, criterion, utterances[:1])
     posteriors = torch.from_numpy(system.scores[utterances[0]]).log_softmax(-1)
-    np.testing.assert_allclose(seen[0], posteriors - 0.5 * log_priors, atol=1e-5)
+    np.testing.assert_allclose(seen[0], posteriors - log_priors, atol=1e-5)
 
 
 def test_cross_entropy_and_l2_are_added(system, make, utterances):
@@ -356,8 +355,6 @@ def test_what_does_not_fit_is_refused(system, make, utterances):
     with pytest.raises(UserError, match="its alignment has"):
         criterion.begin(system.outputs(scores, longer), longer)()
     assert torch.get_num_threads() >= 1
-    with pytest.raises(ValueError, match="no priors"):
-        type(criterion)(criterion._generator, None, system.options(prior_scale=1.0))
 
 
 def test_an_error_of_the_criterion_names_the_utterance(system, make, utterances):

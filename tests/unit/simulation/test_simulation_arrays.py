@@ -24,8 +24,8 @@ from latflow.options import read_options
 from latflow.simulation.acoustics import SPEED_OF_SOUND
 from latflow.simulation.convolution import convolved
 from latflow.simulation.corpus import CutSpeech, simulate_corpus
-from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.drawing import Drawing
+from latflow.simulation.noises import diffuse_noise
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import read_records
 from latflow.simulation.rooms import calibrated_responses, room_responses

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from latflow.simulation.noise_parts import cut_noise
+from latflow.simulation.noises import cut_noise
 
 RATE = 8000
 

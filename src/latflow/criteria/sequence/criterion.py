@@ -45,6 +45,7 @@ from latflow.criteria.sequence.options import SequenceOptions
 from latflow.criteria.sequence.policy import BeamPolicy, FailureBound
 from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
+from latflow.nnet.model_dir import log_likelihoods_of
 from latflow.nnet.network import Output
 
 _NOT_COUNTED = -1
@@ -61,9 +62,8 @@ class SequenceCriterion(Criterion):
 
     Args:
         generator: does the work on an utterance.
-        log_priors: float32 [P]; None where they are not taken off.
-        options: section `sequence` of a sequence-trained system; a `prior_scale` of
-            None takes priors off where there are some.
+        log_priors: scaled, float32 [P]; None where they are not taken off.
+        options: section `sequence` of a sequence-trained system.
         ce_weight: of cross-entropy.
         l2: of the squared outputs.
         teacher: network that a criterion learns from; lattices are made with its
@@ -75,13 +75,12 @@ class SequenceCriterion(Criterion):
 
     Raises:
         UserError: the criterion's statistics have names that are taken.
-        ValueError: a prior scale without priors, or priors of another size.
     """
 
     def __init__(
         self,
         generator: Generator,
-        log_priors: Tensor | np.ndarray | None,
+        log_priors: Tensor | None,
         options: SequenceOptions,
         *,
         ce_weight: float = 0.0,
@@ -103,9 +102,7 @@ class SequenceCriterion(Criterion):
         self._teacher = teacher
         self._beam = BeamPolicy(options.lattices)
         self._bound = FailureBound(options.lattices.max_failed_fraction)
-        self._priors = _scaled_priors(
-            log_priors, options.prior_scale, generator.model.num_pdfs
-        )
+        self._log_priors = log_priors
         self._pool = ThreadPoolExecutor(max(1, threads), "lattices")
         self._quiet = _QuietTorch()
 
@@ -122,11 +119,8 @@ class SequenceCriterion(Criterion):
         """
         logits, lengths = self._scores(outputs, batch)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        log_probs = functional.log_softmax(logits, -1)
-        log_likes = log_probs
-        if self._priors is not None:
-            self._priors = self._priors.to(log_probs.device)
-            log_likes = log_probs - self._priors.to(log_probs.dtype)
+        log_probs = log_likelihoods_of(logits)
+        log_likes = log_likelihoods_of(log_probs, self._log_priors, softmax=False)
         teacher = self._teacher_scores(batch)
         part = _Part(logits, log_probs, log_likes, teacher, batch.weight)
         if part.device.type == "cpu":
@@ -342,19 +336,3 @@ class _QuietTorch:
         if self._num_holds:
             self._num_holds = 1
             self.release()
-
-
-def _scaled_priors(
-    log_priors: Tensor | np.ndarray | None, scale: float | None, num_pdfs: int
-) -> Tensor | None:
-    """Return what is taken off log posteriors, [P]; None for nothing."""
-    if scale is None:
-        scale = 0.0 if log_priors is None else 1.0
-    if scale == 0.0:
-        return None
-    if log_priors is None:
-        raise ValueError("no priors: estimate them, or scale them by 0")
-    priors = torch.as_tensor(log_priors)
-    if priors.shape != (num_pdfs,):
-        raise ValueError(f"priors {tuple(priors.shape)} for {num_pdfs} pdfs")
-    return scale * priors

@@ -14,7 +14,6 @@ value nor frames.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -50,22 +49,21 @@ class SequenceFiles:
     """Paths of the files that lattices on the fly need; all are mapped or small.
 
     Attributes:
-        frames_dirs: features of all utterances trained or tested on.
+        frames_dir: features of all utterances trained on.
         lang_dir: the lang directory.
         model_dir: folder with the tree and `final.mdl` of the system whose pdfs the
             network scores.
         graph: the denominator, see `latflow.graphs.denominator`.
-        alignments: archives `ali.ark`; may be none where alignments are made on the
-            fly.
+        alignments: archive `ali.ark`; None where there are those on the fly alone.
         training_graphs: see `latflow.align.graphs`; needed for alignments on
             the fly.
     """
 
-    frames_dirs: Sequence[str | Path]
+    frames_dir: str | Path
     lang_dir: str | Path
     model_dir: str | Path
     graph: str | Path
-    alignments: Sequence[str | Path] = ()
+    alignments: str | Path | None = None
     training_graphs: str | Path | None = None
 
 
@@ -394,7 +392,7 @@ def load_generator(
         _alignments(files, lang, model, options.alignments, scales, subsampling),
         criterion,
         model,
-        Transcripts(files.frames_dirs, lang),
+        Transcripts([files.frames_dir], lang),
         oracle_every=lattices.oracle_every,
     )
 
@@ -408,7 +406,7 @@ def _alignments(
     subsampling: int,
 ) -> AlignmentSource:
     """Open static alignments, or make those on the fly."""
-    static = AlignmentArchive(*files.alignments) if files.alignments else None
+    static = None if files.alignments is None else AlignmentArchive(files.alignments)
     if options.source == "static":
         if static is None:
             raise UserError(

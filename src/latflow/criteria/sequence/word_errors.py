@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from latflow.criteria.batch import Batch
 from latflow.criteria.protocol import Criterion, Loss, Pending
@@ -29,6 +28,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import ErrorCounts, Rule, count_errors
+from latflow.nnet.model_dir import log_likelihoods_of
 from latflow.nnet.network import Output
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.transcripts import names_of
@@ -93,7 +93,7 @@ class WordErrors(Criterion):
         graph: the decoding graph's file.
         model: its transition model.
         scorecard: how words are found and counted.
-        log_priors: float32 [P], scaled, taken off the log posteriors.
+        log_priors: scaled, float32 [P]; None where they are not taken off.
         options: of the search.
         threads: utterances decoded at a time.
     """
@@ -105,13 +105,13 @@ class WordErrors(Criterion):
         graph: str | Path,
         model: TransitionModel,
         scorecard: Scorecard,
-        log_priors: Tensor,
+        log_priors: Tensor | None,
         *,
         options: DevSearchOptions,
         threads: int,
     ) -> None:
         self._scorecard, self._graph = scorecard, graph
-        self._priors = log_priors
+        self._log_priors = log_priors
         self._lattice_beam = options.lattice_beam
         self._maker = LatticeMaker(
             GraphFile(Graph.load(graph), graph), model, options, allow_partial=True
@@ -121,8 +121,8 @@ class WordErrors(Criterion):
     def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
         """Start decoding; see `Criterion.begin`."""
         logits, lengths = next(iter(outputs.values()))
-        scores = functional.log_softmax(logits.detach().float(), -1)
-        log_likes = (scores - self._priors.to(scores.device)).cpu().numpy()
+        scores = log_likelihoods_of(logits.detach().float(), self._log_priors)
+        log_likes = scores.cpu().numpy()
         futures = [
             self._pool.submit(self._count, name, log_likes[b, :length])
             for b, (name, length) in enumerate(

@@ -212,10 +212,11 @@ class LayerNorm(Layer):
     USES_CONTEXT: ClassVar[bool] = True
     IN_LOOPS: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
+    NORM: ClassVar[type[nn.Module]] = nn.LayerNorm
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
         super().__init__(shape)
-        self.norm = nn.LayerNorm(shape.dim)
+        self.norm = self.NORM(shape.dim)
 
     def forward(self, batch: Padded) -> Padded:
         """Normalize each frame."""
@@ -236,24 +237,14 @@ class BiasNormalization(nn.Module):
         return values * (self.log_scale.exp() * torch.rsqrt(square + _TINY))
 
 
-class BiasNorm(Layer):
+class BiasNorm(LayerNorm):
     """x exp(g) / RMS(x - b), b and g learnt: a layer norm that keeps how large x is.
 
     Source: Yao et al. 2024 (Zipformer), section 3.3.
     """
 
     IS_CAPTURABLE: ClassVar[bool] = True
-    USES_CONTEXT: ClassVar[bool] = True
-    IN_LOOPS: ClassVar[bool] = True
-    IS_DEEP: ClassVar[bool] = False
-
-    def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
-        super().__init__(shape)
-        self.norm = BiasNormalization(shape.dim)
-
-    def forward(self, batch: Padded) -> Padded:
-        """Normalize each frame."""
-        return batch.with_values(self.norm(batch.values))
+    NORM: ClassVar[type[nn.Module]] = BiasNormalization
 
 
 class Concat(Layer):
