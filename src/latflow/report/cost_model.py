@@ -54,8 +54,8 @@ ALIKE = {
 # an hour of speech takes what every other takes; of lexica and language models earlier
 # runs had so little that their jobs were mostly start.
 FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0
-# Where memory rises by less than the first over all that was read, or that was less than
-# the second, MiB, more than the third times as much as was ever seen is not told.
+# Where memory rises by less than the first over all that was read, or that was less
+# than the second, MiB, more than the third times as much as was ever seen isn't told.
 _LEAST_RISE, _LEAST_READ, _MOST_MEMORY = 1.5, 1.0, 10.0
 # Runs whose amounts differ less than this say nothing of a rate.
 _LEAST_SPREAD = 4.0
