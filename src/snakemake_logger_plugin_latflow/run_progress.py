@@ -8,9 +8,9 @@ The share counts jobs by what they are expected to take, which `latflow plan`'s 
 tells after some seconds (until then there is no share); of a training that runs, by the
 share of its epochs that its `log.jsonl` tells. The time left is of jobs as they were
 measured here: of a rule by its ended jobs, of a training by how fast its epochs go, of
-others by how long all took beside what was expected. Errors, warnings and what else
-Snakemake says are printed as it would; with `--dry-run`, `--quiet`, `--verbose` or
-`--printshellcmds` everything is.
+others by how long all took beside what was expected. All this is on standard output.
+Errors, warnings and what else Snakemake says are printed as it would, on standard
+error; with `--dry-run`, `--quiet`, `--verbose` or `--printshellcmds` everything is.
 """
 
 from __future__ import annotations
@@ -320,6 +320,7 @@ class LogHandler(LogHandlerBase):
             or settings.debug_dag
             or settings.printshellcmds
         )
+        self._is_tty = sys.stdout.isatty()
         self._progress = Progress()
         self._screen = threading.RLock()  # also of the thread that shows the state
         self._shown = 0  # characters of the state that stands on the terminal
@@ -331,7 +332,7 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         try:
             self._handle(event, record)
-        except BrokenPipeError:  # nobody reads on; the run goes on
+        except BrokenPipeError:  # of standard error: nobody reads on; the run goes on
             self._over.set()
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
@@ -342,7 +343,7 @@ class LogHandler(LogHandlerBase):
         line = self._refusal(event, record)
         if line is not None:
             with self._screen:
-                self._print(line)
+                self._warn(line)
         elif self._is_plain:
             self._plain.handle(record)
         elif event is not None and event in _TOLD:
@@ -359,8 +360,7 @@ class LogHandler(LogHandlerBase):
         if results and not self.common_settings.dryrun:
             from latflow.report.outcome import tell_outcome
 
-            sys.stdout.write(tell_outcome(results))
-            sys.stdout.flush()
+            self._write(tell_outcome(results))
 
     def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
         """Return what Snakemake refuses in a line of ours, where there is one."""
@@ -443,7 +443,7 @@ class LogHandler(LogHandlerBase):
 
     def _expect(self) -> None:
         """Have a run that goes on for a while estimated, and say what it will take."""
-        if self._over.wait(_AT_FIRST[self._plain.is_tty]):
+        if self._over.wait(_AT_FIRST[self._is_tty]):
             return
         told = self.estimate() if self.estimate is not None else None
         with self._screen:
@@ -454,24 +454,26 @@ class LogHandler(LogHandlerBase):
 
             self._print(f"      about {size_text(told['disk'])} will be written")
             if told["warning"]:
-                self._print(f"warning: {told['warning']}")
+                self._warn(f"warning: {told['warning']}")
 
     def _show(self) -> None:
         """Show the state until the run is over."""
-        is_tty = self._plain.is_tty
-        while not self._over.wait(_INTERVALS[is_tty]):
+        while not self._over.wait(_INTERVALS[self._is_tty]):
             with self._screen:
                 state = self._progress.state()
-                if not is_tty:
+                if not self._is_tty:
                     self._print(state)
                     continue
                 width = shutil.get_terminal_size().columns - 1
                 line = state if len(state) <= width else f"{state[: width - 3]}..."
-                self._plain.stream.write("\r" + line.ljust(self._shown))
-                self._plain.stream.flush()
+                self._write("\r" + line.ljust(self._shown))
                 self._shown = len(line)
 
     def _print(self, line: str) -> None:
+        self._clear()
+        self._write(f"{line}\n")
+
+    def _warn(self, line: str) -> None:
         self._clear()
         self._plain.stream.write(f"{line}\n")
         self._plain.stream.flush()
@@ -479,6 +481,14 @@ class LogHandler(LogHandlerBase):
     def _clear(self) -> None:
         """Remove the state from the terminal."""
         if self._shown:
-            self._plain.stream.write("\r" + " " * self._shown + "\r")
-            self._plain.stream.flush()
+            self._write("\r" + " " * self._shown + "\r")
             self._shown = 0
+
+    def _write(self, text: str) -> None:
+        """Write to standard output; where nobody reads on, the run goes on."""
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self._over.set()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -223,15 +223,17 @@ def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path, monkeypatch):
 
     failed = run()
     assert failed.returncode == 1
-    assert "make_graph: 3 jobs" in failed.stderr
+    assert "make_graph: 3 jobs" in failed.stdout
+    assert "make_graph: 3 jobs" not in failed.stderr
+    assert "Error" not in failed.stdout
     assert "Error in rule train_mono" in failed.stderr
     assert "log: logs/train_mono/last.log" in failed.stderr
     assert "a long story" in failed.stderr
     (tmp_path / "fail").unlink()
     done = run()
     assert done.returncode == 0, done.stderr
-    assert "Train mono (" in done.stderr
-    assert "100%  done" in done.stderr
+    assert "Train mono (" in done.stdout
+    assert "100%  done" in done.stdout
     rows = ("\t".join(map(str, row)) for row in (RATES, RATES.values()))
     (tmp_path / "wer.tsv").write_text("\n".join(rows) + "\n")
     monkeypatch.setenv("LATFLOW_RESULTS", str(tmp_path))
@@ -239,3 +241,19 @@ def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path, monkeypatch):
     assert "Nothing to be done" in again.stderr
     assert "mono    dev" in again.stdout
     assert "Select jobs" not in failed.stderr + done.stderr
+    shutil.rmtree(tmp_path / "out")
+    closed = subprocess.run(
+        command,
+        cwd=tmp_path,
+        stdout=_closed_pipe(),
+        check=False,
+    )
+    assert closed.returncode == 0  # nobody reads on, and the run goes on
+    assert (tmp_path / "out/last").is_file()
+
+
+def _closed_pipe():
+    """Return the end of a pipe whose reader is gone, as `head` is."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer

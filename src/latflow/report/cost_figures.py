@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -147,16 +147,15 @@ def read_figures(results: Path) -> pd.DataFrame:
     records = read_jobs(results)
     sizes = split_sizes(results)
     disk = _disk_of(results, records)
-    maker = {path: key for key, job in records.items() for path in job.outputs}
     made = {p: o.size for job in records.values() for p, o in job.outputs.items()}
     splits = {k: split_of(j.wildcards, j.inputs, sizes) for k, j in records.items()}
-    over_speech = {key for key, split in splits.items() if split is not None}
+    over_speech = _over_speech(records, sizes)
     rows = []
     for key, record in records.items():
         if key not in costs.index:
             continue
         cost = costs.loc[[key]].iloc[-1]
-        inputs = [p for p in record.inputs if maker.get(p) not in over_speech]
+        inputs = [path for path in record.inputs if path not in over_speech]
         reads = {path: made[path] if path in made else size_of(path) for path in inputs}
         graphs = [size for path, size in reads.items() if path.endswith(".fst")]
         work = work_of(
@@ -172,6 +171,28 @@ def read_figures(results: Path) -> pd.DataFrame:
         on_gpu = int(cost["gpu_share"] > 0)
         rows.append([results.name, *key, on_gpu, *taken, disk[key] / MIB, *amounts])
     return _typed(pd.DataFrame(rows, columns=FIGURES))
+
+
+def files_over_speech(results: Path, splits: Collection[str]) -> set[str]:
+    """Return the files that jobs over speech have written: none is language data.
+
+    Args:
+        results: `results/<experiment>`.
+        splits: names of its sets.
+    """
+    return {f"{results}/{path}" for path in _over_speech(read_jobs(results), splits)}
+
+
+def _over_speech(
+    records: Mapping[tuple[str, str], Job], splits: Collection[str]
+) -> set[str]:
+    """Return the outputs of those jobs that go over speech, as records name them."""
+    return {
+        path
+        for job in records.values()
+        if split_of(job.wildcards, job.inputs, splits) is not None
+        for path in job.outputs
+    }
 
 
 def size_of(path: str) -> int:

@@ -12,7 +12,9 @@ Processor time is a start plus a rate times the work. Disk is the same over hour
 trainings of networks over parameters). Memory of a job that goes over speech is a
 power of the hours, near 0 where stages stream their data (that of all rules, where runs
 of a rule are too much alike to tell); what it maps of graphs comes on top. Memory of
-another job is a start plus a rate times what it reads.
+another job is a start plus a rate times what it reads; where the largest job that was
+seen took hardly more than the least one, that rate is chance, and memory that would be
+far beyond all that was seen is not told.
 
 A job that goes over a part of a set (`<rule>_part`) counts among those of its rule. A
 rule without figures of its own goes by one that does alike (`ALIKE`).
@@ -52,6 +54,9 @@ ALIKE = {
 # an hour of speech takes what every other takes; of lexica and language models earlier
 # runs had so little that their jobs were mostly start.
 FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0
+# Where memory rises by less than the first over all that was read, or that was less
+# than the second, MiB, more than the third times as much as was ever seen isn't told.
+_LEAST_RISE, _LEAST_READ, _MOST_MEMORY = 1.5, 1.0, 10.0
 # Runs whose amounts differ less than this say nothing of a rate.
 _LEAST_SPREAD = 4.0
 
@@ -249,7 +254,25 @@ def _fit_rule(jobs: pd.DataFrame, starts: pd.DataFrame, exponent: float) -> _Rul
 
         return _Rule(time, disk, memory, largest)
     line = _fit(jobs, "input_mib", "peak_memory_mib", start["peak_memory_mib"])
-    return _Rule(time, disk, lambda work: line.at(work.input_mib or 0.0), largest)
+    most = _most_memory(jobs)
+
+    def memory_of_input(work: Work) -> float:
+        told = line.at(work.input_mib or 0.0)
+        return told if told <= most else math.nan
+
+    return _Rule(time, disk, memory_of_input, largest)
+
+
+def _most_memory(jobs: pd.DataFrame) -> float:
+    """Return up to where the memory of jobs that go over no speech is told, MiB."""
+    known = jobs.dropna(subset=["input_mib", "peak_memory_mib"])
+    if known.empty:
+        return math.inf
+    memory, largest = known["peak_memory_mib"], known.loc[known["input_mib"].idxmax()]
+    rises = largest["peak_memory_mib"] >= _LEAST_RISE * memory.min()
+    if rises and largest["input_mib"] >= _LEAST_READ:
+        return math.inf
+    return _MOST_MEMORY * float(memory.max())
 
 
 def _fit(jobs: pd.DataFrame, amount: str, measured: str, start: float) -> Line:

@@ -6,7 +6,7 @@ those of `latflow.report.cost_model`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -16,7 +16,13 @@ import pandas as pd
 from latflow.errors import UserError
 from latflow.features.frame_times import Amount
 from latflow.files import size_text
-from latflow.report.cost_figures import MIB, all_figures, size_of, work_of
+from latflow.report.cost_figures import (
+    MIB,
+    all_figures,
+    files_over_speech,
+    size_of,
+    work_of,
+)
 from latflow.report.cost_model import (
     Cost,
     CostModel,
@@ -78,7 +84,8 @@ def make_plan(
             f"--size {name}: no job reads such a file", remedy="check the name"
         )
     networks = NetworkSizes(recipe, splits)
-    sizes = _Sizes(jobs, {**synthetic_lexicon(recipe), **files})
+    done = files_over_speech(Path(recipe.results), splits)
+    sizes = _Sizes(jobs, {**synthetic_lexicon(recipe), **files}, done)
     estimates = []
     for job in _in_order(jobs):
         split = split_of(job.wildcards, job.inputs, splits)
@@ -141,13 +148,20 @@ class _Sizes:
     Args:
         jobs: of the plan.
         given: sizes of files, MiB, by path or file name.
+        left_out: files that are there, and no language data.
     """
 
-    def __init__(self, jobs: Sequence[PlannedJob], given: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[PlannedJob],
+        given: Mapping[str, float],
+        left_out: Collection[str],
+    ) -> None:
         self._maker = {path: job.number for job in jobs for path in job.outputs}
         self._made: dict[int, float] = {}
         self._over_speech: set[int | None] = set()
         self._given = given
+        self._left_out = left_out
 
     def read(self, job: PlannedJob, suffix: str) -> float | None:
         """Return the size of the language data that a job reads; None if not known.
@@ -158,7 +172,10 @@ class _Sizes:
         found: dict[str, float | None] = {}
         for path in job.inputs:
             maker = self._maker.get(path)
-            if path.endswith(suffix) and maker not in self._over_speech:
+            is_left_out = maker is None and path in self._left_out
+            if not path.endswith(suffix) or is_left_out:
+                continue
+            if maker not in self._over_speech:
                 known = self._given.get(path, self._given.get(PurePath(path).name))
                 if known is not None:
                     found[path] = known

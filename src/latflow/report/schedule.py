@@ -68,7 +68,7 @@ class Plan:
             if isinstance(why, Cost):
                 if not math.isnan(why.memory_mib):
                     continue
-                why = "its memory, since the size of a file that it reads is not known"
+                why = "its memory: no job that reads so much was seen, or not how much"
             key = estimate.job.rule, why
             found[key] = found.get(key, 0) + 1
         return found

@@ -52,6 +52,18 @@ def test_line_goes_through_jobs_and_past_the_one_that_is_off():
     assert cost.reach == pytest.approx(50)
 
 
+def test_memory_that_hardly_rises_is_not_told_far_beyond_what_was_seen():
+    """By two runs of next to nothing, 50 MiB more for 0.6 read, 500 read 40 GB."""
+    small = [("one", "make_lm", 1, 118, 0.1, math.nan, 0.01)]
+    small += [("two", "make_lm", 1, 180, 0.1, math.nan, 0.6)]
+    model = CostModel(figures(*small))
+    near, far = (model.predict("make_lm", Work(input_mib=n)) for n in (0.1, 500))
+    assert isinstance(near, Cost)
+    assert isinstance(far, Cost)
+    assert 118 <= near.memory_mib < 150
+    assert math.isnan(far.memory_mib)
+
+
 def test_a_finished_run_has_nothing_left():
     told = render(Plan([], Machines(1, 2, 0)), ALIGNMENT)
     assert told == "Nothing is left to run: all that was asked for is up to date."
@@ -245,6 +257,32 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
     assert "1 x 4 cores" in text
     with pytest.raises(UserError, match="no job reads such a file"):
         make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
+
+
+def test_what_is_done_over_speech_is_no_language_data(monkeypatch, tmp_path):
+    """A lattice counts for nothing where the job that made it isn't planned again."""
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe.from_config(RECIPE)
+    lattices = tmp_path / recipe.results / "decode/mono/dev/lattices.ark"
+    record = tmp_path / recipe.results / "provenance/decode_lattices/mono.dev.json"
+    for path in (lattices, record):
+        path.parent.mkdir(parents=True)
+    lattices.write_bytes(bytes(50 << 20))
+    name = str(lattices.relative_to(tmp_path))
+    made = {"outputs": {"decode/mono/dev/lattices.ark": {"bytes": 50 << 20}}}
+    made["wildcards"] = {"split": "train"}
+    record.write_text(json.dumps({"inputs": [], "params": {}, **made}))
+    (tmp_path / "G").write_bytes(bytes(4 << 20))
+    jobs = [job(0, rule="make_graph", threads=1, inputs=["G", name], outputs=["H"])]
+    plan = make_plan(
+        recipe,
+        jobs,
+        CostModel(ALIGNMENT),
+        Machines(1, 4, 0),
+        splits={"train": (10.0, None)},
+        files={},
+    )
+    assert plan.estimates[0].cost.disk_mib == pytest.approx(8)  # 4 MiB make 8
 
 
 def test_plan_counts_what_a_training_keeps_in_memory(monkeypatch, tmp_path):
