@@ -38,14 +38,19 @@ Index = tuple[Any, dict[Any, str]]  # stamp of the source; signature: name of it
 
 
 def njit(
-    *, cache: bool, **options: Any
+    *, cache: bool, allocates: bool = True, **options: Any
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Return a decorator that compiles a function when it is called.
 
     Args:
         cache: keep the machine code.
+        allocates: the function makes arrays, or calls one that does. Without, Numba
+            counts no references to the arrays that it is given, which takes most of the
+            time of short functions that are given tuples of many.
         options: of `numba.njit`.
     """
+    if not allocates:
+        options["_nrt"] = False
 
     def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
         kernel = numba.njit(**options)(function)

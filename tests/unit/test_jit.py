@@ -6,7 +6,9 @@ import pickle
 import random
 import sys
 
+import numpy as np
 import pytest
+from numba import TypingError
 
 from latflow import jit
 
@@ -135,3 +137,23 @@ def test_what_is_installed_is_taken_where_it_cannot_be_written(
     assert hits_and_misses(kernel) == (1, 0)
     assert kernel(4.0) == 8.0
     assert len([*(tmp_path / "home").rglob("*.nbc")]) == 1
+
+
+def test_a_function_that_does_not_allocate_counts_no_references():
+    arrays = (np.arange(3), np.ones(4))
+
+    def total(arrays):
+        return arrays[0].sum() + arrays[1][1:].sum()
+
+    counting = jit.njit(cache=False)(total)
+    plain = jit.njit(cache=False, allocates=False)(total)
+    assert plain(arrays) == counting(arrays) == 6.0
+    ((_, code),) = plain.inspect_llvm().items()
+    assert "NRT_incref" not in code
+    assert "NRT_incref" in next(iter(counting.inspect_llvm().values()))
+
+
+def test_a_function_that_allocates_has_to_say_so():
+    kernel = jit.njit(cache=False, allocates=False)(lambda n: np.zeros(n))
+    with pytest.raises(TypingError):
+        kernel(3)

@@ -160,8 +160,9 @@ class ComposedGraph:
             hcl = _with_arcs(hcl, found)
             labels = np.append(labels, np.full(len(found.state), ADDED))[order]
             words = np.append(words, found.phone)[order].astype(np.int32)
-            reachable = _reachable(hcl, labels, last)
             self._boundaries = found
+        hcl, labels, words = _back_off_alone(hcl, labels, words)
+        reachable = _reachable(hcl, labels, last)
         packed = make_search_graph(hcl, tid_to_pdf)
         at = packed.origin
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
@@ -315,6 +316,45 @@ def let_words_back_off(hcl: Graph) -> tuple[Graph, int]:
     final = np.concatenate([hcl.final, hcl.final[ends]])
     start = int(copy_of[hcl.start])
     return Graph.from_arc_list(start, sources, arcs, final), back_off
+
+
+def _back_off_alone(
+    hcl: Graph, labels: np.ndarray, words: np.ndarray
+) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """Return HCL where G backs off by epsilon arcs only.
+
+    Determinized HCL has, where a word may begin, an arc for each first phone that backs
+    off, too. These arcs get a state of their own behind an epsilon arc: else they would
+    be composed for every state of G, not once for those that back off to the same one.
+
+    Args:
+        hcl: HCL.
+        labels: int32[A], of its arcs.
+        words: int32[A], likewise.
+
+    Returns:
+        (HCL, labels, words).
+    """
+    source = hcl.sources()
+    moves = (labels == BACK_OFF) & (np.asarray(hcl.ilabel) > 0)
+    states = np.unique(source[moves])
+    behind = np.zeros(hcl.num_states, np.int32)
+    behind[states] = hcl.num_states + np.arange(len(states), dtype=np.int32)
+    onwards = np.zeros(len(states), ARC)
+    onwards["next_state"] = behind[states]
+    sources = np.append(np.where(moves, behind[source], source), states)
+    order = np.argsort(sources, kind="stable")
+    labels = np.append(
+        np.where(moves, NOTHING, labels), np.full(len(states), BACK_OFF)
+    )
+    words = np.append(words, np.zeros(len(states), np.int32))
+    graph = Graph.from_arc_list(
+        hcl.start,
+        sources,
+        np.concatenate([hcl.arcs, onwards]),
+        np.append(hcl.final, np.full(len(states), np.inf, np.float32)),
+    )
+    return graph, labels[order], words[order]
 
 
 def _with_arcs(hcl: Graph, boundaries: Boundaries) -> Graph:

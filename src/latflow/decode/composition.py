@@ -175,13 +175,13 @@ _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 # -- arcs --------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def is_composed(graph: Composition) -> bool:
     """Tell whether arcs are made when they are asked for."""
     return len(graph.keys) > 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def make_arcs_within(
     graph: Composition, states: np.ndarray, costs: np.ndarray, cutoff: float
 ) -> None:
@@ -196,7 +196,7 @@ def make_arcs_within(
             make_arcs(graph, np.int64(states[i]))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def make_arcs(graph: Composition, state: np.integer | int) -> None:
     """Make the arcs of a state of the composed graph, unless another thread has.
 
@@ -219,7 +219,7 @@ def make_arcs(graph: Composition, state: np.integer | int) -> None:
         raise MemoryError("the space for composed arcs is full")
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _most_arcs(parts: Parts, part: int, history: int) -> int:
     """Return how many arcs a pair may have."""
     half, state = half_of(parts, part)
@@ -232,20 +232,20 @@ def _most_arcs(parts: Parts, part: int, history: int) -> int:
     return (degree + len(parts.added.entry)) * num_ways
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def num_histories(parts: Parts) -> int:
     """Return how many states there are of G and the phrases together."""
     return len(parts.any_word) * len(parts.phrases.refund)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _parts(graph: Composition, pair: np.integer | int) -> tuple[int, int]:
     """Return the state of HCL and the history that a pair is made of."""
     size = num_histories(graph.parts)
     return graph.keys[pair] // size, graph.keys[pair] % size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     """Compose the arcs of a pair; the thread has the lock."""
     part, history = _parts(graph, pair)
@@ -272,7 +272,7 @@ def _add_arcs(graph: Composition, pair: np.integer | int) -> None:
     graph.states[2 * pair + 1].begin = counts[ARCS]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _add_arc_of_word(
     graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
 ) -> None:
@@ -293,13 +293,13 @@ def _add_arc_of_word(
     _add_arc(graph, pair, half, a, half.arcs[a].code, to * num_nodes + node, cost)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _end_of_phrases(phrases: Phrases) -> int:
     """Return the label that ends a sentence in the model of the phrases."""
     return len(phrases.label) + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _add_arcs_backing_off(
     graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
 ) -> None:
@@ -326,7 +326,7 @@ def _add_arcs_backing_off(
         state = np.int64(lm.backoff_state[state])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _add_arcs_to_classes(
     graph: Composition, pair: np.integer | int, half: Transducer, a: int, history: int
 ) -> None:
@@ -347,7 +347,7 @@ def _add_arcs_to_classes(
             _add_arc(graph, pair, half, a, code, to, least)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _add_arc(
     graph: Composition,
     pair: np.integer | int,
@@ -382,7 +382,7 @@ def _add_arc(
     graph.counts[ARCS] = at + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _intern(graph: Composition, part: int, history: int) -> int:
     """Return the number of a pair, which it gets here if it has none; or _DEAD."""
     key = part * num_histories(graph.parts) + history
@@ -401,7 +401,7 @@ def _intern(graph: Composition, part: int, history: int) -> int:
     return pair
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def add_pair(
     graph: Composition, part: int, history: int, potential: np.floating | float
 ) -> int:

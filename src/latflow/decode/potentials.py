@@ -14,7 +14,7 @@ from latflow.lang.lm_arrays import LmArrays, find_arc, first_from
 _LEAST_GAIN, _MOST_GAIN = 1e-4, 50.0  # of a word that goes on with a phrase
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def half_of(parts: Parts, part: int) -> tuple[Transducer, int]:
     """Return the transducer that a state is of, and its number there."""
     num_states = len(parts.hcl.final)
@@ -23,7 +23,7 @@ def half_of(parts: Parts, part: int) -> tuple[Transducer, int]:
     return parts.added.transducer, part - num_states
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
     """Return the cost of all that can come next together; inf if nothing can.
 
@@ -52,7 +52,7 @@ def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
     return np.float32(-np.log(total)) if total > 0.0 else np.float32(least)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _next_words(parts: Parts, labels: int, state: int) -> tuple[float, float]:
     """Return what may come next: some cost (inf for nothing), and the sum.
 
@@ -90,7 +90,7 @@ def _next_words(parts: Parts, labels: int, state: int) -> tuple[float, float]:
     return least, total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _added_words(lm: LmArrays, added: AddedWords, state: int) -> float:
     """Return the probability that a state of G gives to added words."""
     total = 0.0
@@ -102,7 +102,7 @@ def _added_words(lm: LmArrays, added: AddedWords, state: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def _favoured(parts: Parts, labels: int, state: int, node: int, refund: float) -> float:
     """Return what phrases add to the sum of what may come next.
 

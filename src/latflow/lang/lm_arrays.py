@@ -57,7 +57,7 @@ class LmArrays(NamedTuple):
 # -- walking ------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def find_arc(lm: LmArrays, state: int, label: int) -> int:
     """Return the arc of a state that has a label, -1 if there is none.
 
@@ -72,7 +72,7 @@ def find_arc(lm: LmArrays, state: int, label: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def first_from(labels: np.ndarray, first: int, last: int, low: int) -> int:
     """Return the first of labels[first:last], ascending, that is no less than `low`."""
     while first < last:
@@ -84,7 +84,7 @@ def first_from(labels: np.ndarray, first: int, last: int, low: int) -> int:
     return first
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=False)
 def walk(lm: LmArrays, state: int, label: int) -> tuple[float, int]:
     """Take one word.
 

@@ -22,6 +22,7 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.lang.lm_arrays import walk
+from latflow.lattice.best_path import best_path
 
 NUM_WORDS, NUM_PDFS = 40, 6
 BACK = NUM_WORDS + 1  # the number of #0
@@ -86,6 +87,34 @@ def test_a_grammar_without_marks_backs_off_behind_words():
     marked, number = let_words_back_off(plain)
     assert (marked.olabel == number).sum() == 1
     assert marked.num_states == 2
+
+
+def test_phones_that_back_off_are_composed_once_not_for_every_history():
+    """Determinized HCL backs off by the arcs of the first phones."""
+    apart = lexicon()
+    arcs = [(s, *map(float, a)) for s, a in zip(apart.sources(), apart.arcs.tolist())]
+    merged = graph_of(
+        0,
+        [a for a in arcs if a[2] != BACK]
+        + [(0, a[1], BACK, *a[3:]) for a in arcs if a[0] == 0 and a[1] > 0],
+        apart.final,
+    )
+    found = []
+    for hcl in (apart, merged):
+        graph = GraphParts.of(hcl, grammar(), "HCLG.fst")
+        decoder = LatticeDecoder(graph, TID_TO_PDF, beam=30.0, max_active=100_000)
+        paths = [
+            best_path(decoder.decode(scores(seed), acoustic_scale=1.0).lattice)
+            for seed in range(10)
+        ]
+        composed = decoder._engine.graph.current().packed.composition
+        made = composed.transition_id[: composed.counts[ARCS]]
+        found.append((paths, np.count_nonzero(made)))
+    (paths, emitting), (others, others_emitting) = found
+    for path, other in zip(paths, others, strict=True):
+        assert path.words.tolist() == other.words.tolist()
+        assert path.graph_cost == pytest.approx(other.graph_cost, abs=1e-4)
+    assert others_emitting == emitting, found
 
 
 def test_parts_without_a_word_in_common_are_refused():
