@@ -84,21 +84,20 @@ class Batch:
         known = [self.lengths, own] + ([] if self.keys is None else [self.keys])
         return torch.stack(known)
 
-    def select(self, rows: Sequence[int]) -> Batch:
+    def select(self, rows: Sequence[int]) -> Self:
         """Return some of the chunks, padded to the longest among them.
 
         Args:
             rows: their positions, not empty.
         """
         index = torch.as_tensor(list(rows))
-        lengths = self.lengths[index]
-        longest = int(lengths.max())
-        num_out = -(-longest // self.subsampling)
         there = index.to(self.features.device)
+        lengths, width = self._extent(index)
+        num_out = -(-int(lengths.max()) // self.subsampling)
         return replace(
             self,
             utterances=tuple(self.utterances[i] for i in rows),
-            features=part_of(self.features, there, longest),
+            features=part_of(self.features, there, width),
             lengths=lengths,
             targets={
                 name: part_of(target, there, num_out)
@@ -112,6 +111,11 @@ class Batch:
             keys=None if self.keys is None else self.keys[index],
             table=None,
         )
+
+    def _extent(self, index: Tensor) -> tuple[Tensor, int]:
+        """Return the lengths of some chunks, and the frames that hold them all."""
+        lengths = self.lengths[index]
+        return lengths, int(lengths.max())
 
     def with_keys(self, seed: int, epoch: int) -> Batch:
         """Return the batch with the keys of its chunks; see `keys`."""
@@ -168,26 +172,20 @@ class SupervisedBatch(Batch):
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return some of the chunks, filled up to the longest among them."""
-        index = torch.as_tensor(list(rows))
-        counted = self.counted[index]
+        packed = self.packed
+        return replace(
+            super().select(rows),
+            supervisions=tuple(self.supervisions[i] for i in rows),
+            packed=None if packed is None else packed.select(torch.tensor(list(rows))),
+        )
+
+    def _extent(self, index: Tensor) -> tuple[Tensor, int]:
+        """See `Batch._extent`; context and what chunks are filled up with count."""
         lengths = self.lengths[index]
         if self.has_context:
-            lengths = torch.full_like(lengths, int(counted.max()) * self.subsampling)
-        width = int(lengths.max()) + sum(self.context)
-        return replace(
-            self,
-            utterances=tuple(self.utterances[i] for i in rows),
-            features=part_of(self.features, index.to(self.features.device), width),
-            lengths=lengths,
-            first_frame=self.first_frame[index],
-            indices=self.indices[index],
-            counted=counted,
-            keys=None if self.keys is None else self.keys[index],
-            table=None,
-            graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
-            supervisions=tuple(self.supervisions[i] for i in rows),
-            packed=None if self.packed is None else self.packed.select(index),
-        )
+            longest = int(self.counted[index].max())
+            lengths = torch.full_like(lengths, longest * self.subsampling)
+        return lengths, int(lengths.max()) + sum(self.context)
 
 
 def part_of(tensor: Tensor, index: Tensor, num_frames: int) -> Tensor:

@@ -120,12 +120,6 @@ class GraphCriterion(Criterion):
         self._pool = ThreadPoolExecutor(max(1, threads), self.name)
         self._coming: deque[tuple[HostCopy, Batch]] = deque()
 
-    @property
-    def failed(self) -> Set[str]:
-        """Utterances that had no path."""
-        self._look(all_of_them=True)
-        return self._failed
-
     def note_failures(self, failed: Tensor, batch: Batch) -> None:
         """Remember the utterances of a part that failed; nobody waits for a GPU here.
 
@@ -134,18 +128,18 @@ class GraphCriterion(Criterion):
             batch: the part.
         """
         self._coming.append((HostCopy(failed), batch))
-        self._look()
+        self._take_arrived()
 
-    def _look(self, *, all_of_them: bool = False) -> None:
-        """Look at what has come from the device."""
-        while self._coming and (all_of_them or self._coming[0][0].has_arrived()):
+    def _take_arrived(self, *, waits: bool = False) -> None:
+        """Take what has come from the device, or all, which may be waited for."""
+        while self._coming and (waits or self._coming[0][0].has_arrived()):
             failed, batch = self._coming.popleft()
             rows = np.flatnonzero(failed.wait()).tolist()
             self._failed |= {batch.utterances[b] for b in rows}
 
     def state(self) -> dict[str, Any]:
         """Return the utterances that failed."""
-        return {"failed": sorted(self.failed)}
+        return {"failed": sorted(self.failures())}
 
     def load_states(
         self, states: Sequence[Mapping[str, Any]], *, is_main: bool
@@ -155,8 +149,9 @@ class GraphCriterion(Criterion):
             self._failed = {name for state in states for name in state["failed"]}
 
     def failures(self) -> Set[str]:
-        """Return the utterances that failed."""
-        return self.failed
+        """Return the utterances that failed; see `Criterion.failures`."""
+        self._take_arrived(waits=True)
+        return self._failed
 
     def close(self) -> None:
         """End the threads."""

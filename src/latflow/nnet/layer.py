@@ -416,3 +416,25 @@ def windowed(
 
 class LayerError(ValueError):
     """Options that do not fit the input's shape; the network adds the layer's name."""
+
+
+def check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
+    """Refuse what a layer gives if it is not of the shape that the layer tells.
+
+    Raises:
+        ValueError: it is no `Padded`, or has other sizes.
+    """
+    if not isinstance(found, Padded):
+        raise TypeError(f"gives {type(found).__name__}, not a Padded batch")
+    dim, given = layer.shape.dim, found.values.shape
+    if len(given) != 3 or given[2] != dim:
+        raise ValueError(f"gives numbers of shape {[*given]}, and says {dim} a frame")
+    if int(found.lengths.max()) != given[1]:
+        frames = int(found.lengths.max())
+        raise ValueError(f"gives {given[1]} frames, and says {frames}")
+    expected = -(-inputs[0].lengths // layer.context.stride)
+    if inputs[0].before is None and not torch.equal(found.lengths, expected):
+        raise ValueError(
+            f"gives {found.lengths.tolist()} frames of {inputs[0].lengths.tolist()}, "
+            f"and says one in {layer.context.stride}"
+        )

@@ -28,12 +28,11 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional
 
 from latflow.errors import UserError
 from latflow.files import atomic_directory, reading
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.network import Network
+from latflow.nnet.network import Network, log_likelihoods_of
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.streams import Memory
 from latflow.user_code import is_told, trusting
@@ -198,22 +197,6 @@ class AcousticNetwork:
         priors = self.scaled_log_priors(prior_scale)
         is_softmax = not self.gives_log_likelihoods
         return log_likelihoods_of(logits.float(), priors, softmax=is_softmax)
-
-
-def log_likelihoods_of(
-    logits: Tensor, log_priors: Tensor | None = None, *, softmax: bool = True
-) -> Tensor:
-    """Return log posteriors less log priors, float32 or float64 as given [..., K].
-
-    Args:
-        logits: of a network's output, [..., K].
-        log_priors: scaled, [K]; None takes nothing off.
-        softmax: False takes the logits as they are, normalized or not.
-    """
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    if softmax:
-        scores = functional.log_softmax(scores, -1)
-    return scores if log_priors is None else scores - log_priors.to(scores)
 
 
 def save_model(

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
@@ -18,7 +19,15 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.graph import LayerDescription, LayerGraph
-from latflow.nnet.layer import Context, Layer, Padded, Shape, padding_of, zero
+from latflow.nnet.layer import (
+    Context,
+    Layer,
+    Padded,
+    Shape,
+    check_result,
+    padding_of,
+    zero,
+)
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.pretrained import Pretrained
@@ -38,6 +47,22 @@ class Output(NamedTuple):
 
     logits: Tensor
     lengths: Tensor
+
+
+def log_likelihoods_of(
+    logits: Tensor, log_priors: Tensor | None = None, *, softmax: bool = True
+) -> Tensor:
+    """Return log posteriors less log priors, float32 or float64 as given [..., K].
+
+    Args:
+        logits: of a network's output, [..., K].
+        log_priors: scaled, [K]; None takes nothing off.
+        softmax: False takes the logits as they are, normalized or not.
+    """
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    if softmax:
+        scores = functional.log_softmax(scores, -1)
+    return scores if log_priors is None else scores - log_priors.to(scores)
 
 
 class ReceptiveField(NamedTuple):
@@ -285,7 +310,7 @@ class Network(nn.Module):
             for layer in reversed(self.description.plan.layers)
         }
         entered: list[nn.Module] = []
-        hooks = [module.register_forward_hook(_check_result) for module in layers]
+        hooks = [module.register_forward_hook(check_result) for module in layers]
         hooks += [
             module.register_forward_pre_hook(lambda module, _: entered.append(module))
             for module in layers
@@ -430,28 +455,6 @@ class Network(nn.Module):
             KeyError: no such layer.
         """
         return {layer.name: layer for layer in self.description.plan.layers}[name]
-
-
-def _check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
-    """Refuse what a layer gives if it is not of the shape that the layer tells.
-
-    Raises:
-        ValueError: it is no `Padded`, or has other sizes.
-    """
-    if not isinstance(found, Padded):
-        raise TypeError(f"gives {type(found).__name__}, not a Padded batch")
-    dim, given = layer.shape.dim, found.values.shape
-    if len(given) != 3 or given[2] != dim:
-        raise ValueError(f"gives numbers of shape {[*given]}, and says {dim} a frame")
-    if int(found.lengths.max()) != given[1]:
-        frames = int(found.lengths.max())
-        raise ValueError(f"gives {given[1]} frames, and says {frames}")
-    expected = -(-inputs[0].lengths // layer.context.stride)
-    if inputs[0].before is None and not torch.equal(found.lengths, expected):
-        raise ValueError(
-            f"gives {found.lengths.tolist()} frames of {inputs[0].lengths.tolist()}, "
-            f"and says one in {layer.context.stride}"
-        )
 
 
 def repeat_edges(values: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:

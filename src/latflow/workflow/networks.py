@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from latflow.errors import UserError
-from latflow.features.options import LhotseExtractionOptions
 from latflow.files import read_yaml
 from latflow.graphs.options import GraphOptions
 from latflow.nnet.described import (
@@ -44,20 +43,10 @@ _CROSS_ENTROPY_ONLY = {
     **{"focal": 0.0, "label_smoothing": 0.0},
     **{"pretraining": 0, "priors": "posteriors"},
 }
-
 # Options of a network that become inputs of its training, or are of other stages.
 _NOT_OF_TRAINING = {
-    "features",
-    "alignments",
-    "network",
-    "parent",
-    "decode",
-    "training_set",
-    "units",
-    "tree",
-    "supervision",
-    "supervision_lattices",
-    "graph",
+    *("features", "alignments", "network", "parent", "decode", "training_set"),
+    *("units", "tree", "supervision", "supervision_lattices", "graph"),
 }
 
 
@@ -280,9 +269,7 @@ class Network(System):
         self.data.check()
 
     def check_description(self) -> None:
-        """Refuse a description that no network can be made of, or that is not there.
-
-        So are folders of encoders.
+        """Refuse a description, or folders of encoders, that no network can be made of.
 
         Not part of `check`: it takes torch, which reading a recipe does without.
 
@@ -313,27 +300,6 @@ class Network(System):
             linear_output(description)
         if training.pretraining:
             first_whole_epoch(description, training.pretraining, training.epochs)
-
-    def check_extractor(self) -> None:
-        """Refuse to add noise to features of an extractor that do not add up.
-
-        It takes Lhotse and torch, as `check_description`.
-        """
-        from latflow.features.lhotse_extractors import LhotseExtractor, adds_features
-
-        frames = self.frames
-        if not isinstance(frames, ExtractedFrames) or self.options.data.mixing is None:
-            return
-        options = frames.options
-        if not isinstance(options, LhotseExtractionOptions):
-            return
-        extractor = LhotseExtractor(options, options.sample_rate, key=frames.key)
-        if not adds_features(extractor.instance()):
-            raise UserError(
-                f"{self.key}.data.mixing: features of the extractor "
-                f"{options.extractor} do not add up",
-                remedy="leave it out, or take features of type fbank",
-            )
 
     def _check_layers(self) -> None:
         """Refuse to freeze, or to train otherwise, layers that it has not."""

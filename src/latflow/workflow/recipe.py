@@ -88,7 +88,7 @@ class Recipe(Systems):
         for frames in self.extracted.values():
             frames.check_extractor()
         for network in self.networks.values():
-            network.check_extractor()
+            network.data.check_extractor()
             network.check_description()
 
     @property

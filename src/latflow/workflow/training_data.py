@@ -56,6 +56,25 @@ class TrainingData:
         self._check_sampling()
         self._check_normalization()
 
+    def check_extractor(self) -> None:
+        """Refuse to add noise to features of an extractor that do not add up.
+
+        Not part of `check`: it takes Lhotse and torch.
+        """
+        from latflow.features.lhotse_extractors import LhotseExtractor, adds_features
+
+        stream = self._stream
+        if self.options.mixing is None or not isinstance(stream, LhotseStreamOptions):
+            return
+        key = f"nnet.features.{self.frames.name}"
+        extractor = LhotseExtractor(stream, stream.sample_rate, key=key)
+        if not adds_features(extractor.instance()):
+            raise UserError(
+                f"{self.key}.data.mixing: features of the extractor "
+                f"{stream.extractor} do not add up",
+                remedy="leave it out, or take features of type fbank",
+            )
+
     @property
     def _stream(self) -> Stream | None:
         """Options of the features, where they are of `nnet.features`."""
@@ -183,7 +202,7 @@ class TrainingData:
     def _check_mixing(self) -> None:
         """Refuse to add noise to features that are no plain energies of stored speech.
 
-        Of Lhotse's extractors see `Network.check_extractor`.
+        Of Lhotse's extractors see `check_extractor`.
         """
         if self.options.mixing is None:
             return

@@ -45,8 +45,7 @@ from latflow.criteria.sequence.options import SequenceOptions
 from latflow.criteria.sequence.policy import BeamPolicy, FailureBound
 from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
-from latflow.nnet.model_dir import log_likelihoods_of
-from latflow.nnet.network import Output
+from latflow.nnet.network import Output, log_likelihoods_of
 
 _NOT_COUNTED = -1
 

@@ -28,8 +28,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import ErrorCounts, Rule, count_errors
-from latflow.nnet.model_dir import log_likelihoods_of
-from latflow.nnet.network import Output
+from latflow.nnet.network import Output, log_likelihoods_of
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.transcripts import names_of
 from latflow.scoring.tune import read_scales
