@@ -20,8 +20,8 @@ ALIGN = Group()
 
 _CORPUS = option(
     "corpus",
-    "folder of audio with .txt, .lab or .TextGrid files, table (.csv, .tsv, .jsonl), "
-    "Kaldi data directory, or folder with Lhotse's manifests",
+    "folder of audio with .txt, .lab, .TextGrid, .srt or .vtt files, table (.csv, "
+    ".tsv, .jsonl), Kaldi data directory, or folder with Lhotse's manifests",
 )
 _LEXICON = option(
     "lexicon",
