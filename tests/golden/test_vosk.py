@@ -322,6 +322,12 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
     model, again = tmp_path / "model", tmp_path / "again"
     export(results, features, model)
     told = ["import-kaldi", "vosk", model, tmp_path / "results", "--name", "chain"]
+    graph = (model / "graph/HCLG.fst").read_bytes()
+    (model / "graph/HCLG.fst").write_bytes(graph[:100])
+    before = sorted(tmp_path.iterdir())
+    assert main([str(word) for word in told]) == 1
+    assert sorted(tmp_path.iterdir()) == before  # no part of a system
+    (model / "graph/HCLG.fst").write_bytes(graph)
     assert main([str(word) for word in told]) == 0, capsys.readouterr().err
     system_dir = tmp_path / "results/nnet/chain"
     package = Model.load(tmp_path / "results/package/chain")

@@ -486,6 +486,19 @@ def test_corpora_of_several_rates_are_aligned_at_the_lowest(capsys, tmp_path, le
     assert "features are computed at 8000 Hz" in out
 
 
+def test_hours_of_commands_that_are_not_run_are_unknown(capsys, tmp_path, lexicon):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "wav.scp").write_text("a cat a.wav |\n")
+    (folder / "text").write_text("a cat\n")
+    (folder / "utt2spk").write_text("a ann\n")
+    status, out, _ = run(
+        capsys, "validate", folder, lexicon, "--set", "allow_commands=true"
+    )
+    assert status == 0, out
+    assert "1 utterances, hours unknown, since commands (pipes) are not run" in out
+
+
 def test_all_words_without_pronunciation_are_found(capsys, tmp_path, lexicon):
     corpus = tmp_path / "corpus"
     spoken(corpus, "a", "cat dog dog")

@@ -114,6 +114,14 @@ def test_what_is_refused_leaves_nothing_in_the_way(tmp_path):
     assert write_start(tmp_path / "mine", tmp_path / "zh", lexicon)[1].hours > 0
 
 
+def test_subtitles_beside_audio_are_transcripts(recordings, tmp_path):
+    for text in recordings.rglob("*.txt"):
+        cue = f"1\n00:00:00,000 --> 00:00:00,900\n{text.read_text()}\n"
+        text.with_suffix(".srt").write_text(cue)
+        text.unlink()
+    assert find_layout(recordings).sets["train"]["type"] == "folder"
+
+
 def test_tables_are_sets_by_their_names(tmp_path):
     speak(tmp_path / "en/clips/a.mp3")
     for name in ("train", "dev", "test", "validated"):

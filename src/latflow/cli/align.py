@@ -20,8 +20,8 @@ ALIGN = Group()
 
 _CORPUS = option(
     "corpus",
-    "folder of audio with .txt, .lab or .TextGrid files, table (.csv, .tsv, .jsonl), "
-    "Kaldi data directory, or folder with Lhotse's manifests",
+    "folder of audio with .txt, .lab, .TextGrid, .srt or .vtt files, table (.csv, "
+    ".tsv, .jsonl), Kaldi data directory, or folder with Lhotse's manifests",
 )
 _LEXICON = option(
     "lexicon",
@@ -132,7 +132,7 @@ def _align(arguments: Arguments) -> int:
         return 1
     speakers = len(survey.speakers)
     sys.stdout.write(
-        f"{survey.num_utterances} utterances, {survey.seconds / 3600:.2f} hours, "
+        f"{survey.num_utterances} utterances, {survey.told_hours()}, "
         f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
     )
     _check_package(arguments.model, adapts=arguments.adapt, device=arguments.device)
@@ -370,7 +370,7 @@ def _validate(arguments: Arguments) -> int:
     source, findings, survey = _surveyed(arguments, lang)
     sys.stdout.write(
         f"{source['type']}: {survey.num_utterances} utterances, "
-        f"{survey.seconds / 3600:.2f} hours, {len(survey.speakers)} speakers, "
+        f"{survey.told_hours()}, {len(survey.speakers)} speakers, "
         f"{survey.num_words} words\n{render(findings)}\n"
     )
     if arguments.g2p is not None and survey.oov:

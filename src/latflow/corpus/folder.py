@@ -4,6 +4,7 @@ For example:
 
     george/one.wav     george/one.lab        the words of one.wav
     lucas/talk.flac    lucas/talk.TextGrid   tiers of intervals with words
+    lucas/film.mp4     lucas/film.srt        subtitles, WebVTT (.vtt) too
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from latflow.corpus.folder_files import folders, is_audio_name, transcript_suffix
+from latflow.corpus.folder_files import (
+    TIMED_SUFFIXES,
+    folders,
+    is_audio_name,
+    transcript_suffix,
+)
 from latflow.corpus.ids import plain_id
 from latflow.corpus.listing import Fault, Listing, Part, file_id
 from latflow.corpus.options import FolderSource
+from latflow.corpus.subtitles import read_subtitles
 from latflow.corpus.textgrid import Interval, Tier, read_tiers
 from latflow.corpus.words import holds_word
 from latflow.errors import UserError
@@ -107,7 +114,7 @@ def _parts(
     speaker = _speaker(source, top, path)
     if transcript is None or not source.transcripts:
         return [Part("", "", "", speaker, str(path))]
-    if transcript_suffix(transcript.name, source) == "TextGrid":
+    if transcript_suffix(transcript.name, source) in TIMED_SUFFIXES:
         return list(_intervals(source, speaker, transcript))
     lines = [line for _, line in read_lines(transcript) if line.strip()]
     if lines and all(is_timed(line) for line in lines):
@@ -130,7 +137,7 @@ def is_timed(line: str) -> bool:
 
 
 def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterator[Part]:
-    """Yield the labelled intervals of a TextGrid.
+    """Yield the labelled intervals of a TextGrid, or the cues of subtitles.
 
     Raises:
         UserError: it cannot be read, or has none.
@@ -138,7 +145,7 @@ def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterato
     tiers = _chosen_tiers(source, path)
     count = 0
     for tier in tiers:
-        name = plain_id(tier.name)
+        name = plain_id(tier.name or "unnamed")
         who = speaker
         if source.speaker_by == "tier":
             who = name
@@ -152,16 +159,22 @@ def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterato
             text, start, end = interval.text, interval.start, interval.end
             yield Part(part_id, "", text, who, str(path), start, end)
             count += 1
-    if not count:
+    if not count and path.suffix.lower() == ".textgrid":
         raise UserError(
             "TextGrid without a labelled interval",
             file=path,
             remedy="label its intervals, or name other tiers",
         )
+    if not count:
+        raise UserError(
+            "subtitles without a cue that has words", file=path, remedy="write some"
+        )
 
 
 def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
-    """Return the tiers of a TextGrid that hold transcripts."""
+    """Return the tiers of a TextGrid, or of subtitles, that hold transcripts."""
+    if path.suffix.lower() != ".textgrid":
+        return read_subtitles(path)
     tiers = read_tiers(path)
     if not source.tiers:
         # Those of phones, as aligners write them, are no transcripts.

@@ -21,6 +21,8 @@ AUDIO_SUFFIXES = (
     *("mp2", "mp3", "mp4", "mpga", "oga", "ogg", "ogv", "opus", "qta", "rf64", "snd"),
     *("spx", "sph", "voc", "w64", "wav", "weba", "webm", "wma", "wv"),
 )
+# Transcripts that say when words are said.
+TIMED_SUFFIXES = ("TextGrid", "srt", "vtt")
 
 
 def is_audio_name(name: str) -> bool:

@@ -190,22 +190,25 @@ class FileSource(GivenSource):
 class FolderSource(FileSource):
     """A folder of audio, with a transcript beside each file.
 
-    A transcript has its audio's name and ends in `.lab`, `.txt` or `.TextGrid`; each
-    interval of a TextGrid that has a label is an utterance.
+    A transcript has its audio's name and ends in `.lab`, `.txt`, `.TextGrid`, `.srt` or
+    `.vtt`; each interval of a TextGrid that has a label is an utterance, and so is each
+    cue of subtitles.
     """
 
     type: Literal["folder"] = "folder"
     path: Text
     """The folder; files may lie in folders below it."""
     transcript_suffixes: Annotated[
-        tuple[Literal["lab", "txt", "TextGrid"], ...], Field(min_length=1), Unique
-    ] = ("lab", "txt", "TextGrid")
+        tuple[Literal["lab", "txt", "TextGrid", "srt", "vtt"], ...],
+        Field(min_length=1),
+        Unique,
+    ] = ("lab", "txt", "TextGrid", "srt", "vtt")
     """Ends of the names of transcripts; where a file has several, the first one counts.
     """
     speaker_by: Literal["folder", "tier", "prefix"] = "folder"
     """Speaker, where `speaker` is `given`: `folder`, the folder that the audio is in
-    (and the tier, where a TextGrid has several); `tier`, the tier of the TextGrid;
-    `prefix`, the file's name up to `prefix_end`."""
+    (and the tier, where a TextGrid has several, or WebVTT's voice); `tier`, the tier of
+    the TextGrid, or the voice; `prefix`, the file's name up to `prefix_end`."""
     prefix_end: Text = "-"
     """Characters that end the speaker's part of a file's name."""
     tiers: Annotated[tuple[Text, ...], Unique] = ()

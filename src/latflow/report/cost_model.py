@@ -268,7 +268,7 @@ def _most_memory(jobs: pd.DataFrame) -> float:
     known = jobs.dropna(subset=["input_mib", "peak_memory_mib"])
     if known.empty:
         return math.inf
-    memory, largest = known["peak_memory_mib"], known.loc[known["input_mib"].idxmax()]
+    memory, largest = known["peak_memory_mib"], known.sort_values("input_mib").iloc[-1]
     rises = largest["peak_memory_mib"] >= _LEAST_RISE * memory.min()
     if rises and largest["input_mib"] >= _LEAST_READ:
         return math.inf

@@ -122,7 +122,7 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
     verdict = results.verdict(system, test)
     if verdict is not None:
         lead += (
-            f", {verdict.words} (interval {verdict.interval}, "
+            f", {verdict.words} (change {verdict.change}, interval {verdict.interval}, "
             f"p {p_text(verdict.found.p_value)})"
         )
     lead += "." + _how_sure(results, decision)

@@ -138,16 +138,20 @@ def error_rates(
         rates: set -> system -> (rate, lower bound, upper bound), per cent.
     """
     known = list(dict.fromkeys(name for each in rates.values() for name in each))
+    most = max(map(len, rates.values()))
+    # Names stand once where all sets have the same; else each panel has its own.
+    shares = most == min(map(len, rates.values())) == len(known)
     num_columns = min(_PANELS, len(rates))
     num_rows = -(-len(rates) // num_columns)
-    with canvas(WIDTH, num_rows * (0.85 + 0.33 * len(known))) as figure:
-        panels = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
+    with canvas(WIDTH, num_rows * (0.85 + 0.33 * most)) as figure:
+        panels = figure.subplots(num_rows, num_columns, sharey=shares, squeeze=False)
         for axes in panels.flatten()[len(rates) :]:
             axes.set_visible(False)
         for axes, (name, systems) in zip(panels.flat, rates.items(), strict=False):
-            for system, (rate, low, high) in systems.items():
-                i = known.index(system)
-                colour = series_colour(i)
+            names = [system for system in known if system in systems]
+            for i, system in enumerate(names):
+                rate, low, high = systems[system]
+                colour = series_colour(known.index(system))
                 axes.barh(i, rate, color=colour, height=0.55, alpha=0.85)
                 axes.plot([low, high], [i, i], color=INK, linewidth=1.4)
                 axes.annotate(
@@ -159,11 +163,11 @@ def error_rates(
                 )
             top = max(max(values[2], values[0]) for values in systems.values())
             axes.set_xlim(0, 1.22 * top if top > 0 else 1)
-            axes.set_yticks(range(len(known)), known)
+            axes.set_yticks(range(len(names)), names)
+            axes.set_ylim(most - 0.5, -0.5)  # bars of one width in all panels
             axes.set_title(name)
             axes.set_xlabel("word error rate (%)")
             bare(axes, grid="x")
-        panels[0, 0].invert_yaxis()
         return render(figure, "Word error rates of all systems and sets")
 
 

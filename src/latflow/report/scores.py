@@ -37,7 +37,7 @@ _COMPARED = (
 )
 _WITH_PAUSES = (
     "Recordings with pauses between sentences ({}) are decoded as a whole here. "
-    "Servers and `latflow transcribe` look for speech first: what packages make of "
+    "Servers and latflow transcribe look for speech first: what packages make of "
     "them is under Serving."
 )
 # Columns of wer.tsv -> titles in the report.

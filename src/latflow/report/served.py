@@ -11,8 +11,8 @@ from latflow.report.records import ServedErrors, WordErrorRate
 from latflow.workflow.packages import PackagePlan
 
 _RATES = (
-    "Each utterance is recognized as a server recognizes a stream, and `latflow "
-    "transcribe` a file: speech is looked for, and each segment of it begins anew. "
+    "Each utterance is recognized as a server recognizes a stream, and latflow "
+    "transcribe a file: speech is looked for, and each segment of it begins anew. "
     "The rates above are of whole utterances; where these hold several sentences with "
     "pauses between them, they differ."
 )

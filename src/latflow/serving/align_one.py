@@ -163,7 +163,12 @@ class RecordingAligner:
         (corpus / name).symlink_to(os.path.abspath(audio))
         shutil.copyfile(text, corpus / f"{Path(name).stem}{text.suffix}")
         prepare_corpus(
-            FolderSource(path=str(corpus), speaker="single", tokenizer=self._tokenizer),
+            FolderSource(
+                path=str(corpus),
+                speaker="single",
+                tokenizer=self._tokenizer,
+                on_bad_utterance="fail",  # a part alone is no alignment of it
+            ),
             "one",
             folder / "corpus",
             seed=0,
@@ -218,7 +223,7 @@ def _naming(audio: Path, text: object, folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if error.file is None or not error.file.startswith(str(folder)):
+        if error.file is not None and not error.file.startswith(str(folder)):
             raise
         copies = str(folder / "recording") + os.sep
         what, remedy = (

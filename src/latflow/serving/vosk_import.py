@@ -19,7 +19,10 @@ Source: what `libvosk` 0.3.45 opens.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +82,8 @@ def import_vosk(
 ) -> None:
     """Make a system and its package of a model folder of Vosk, see the module.
 
+    All of it is put into the results in the end, or nothing.
+
     Args:
         model_dir: the folder.
         results: folder of an experiment.
@@ -94,6 +99,38 @@ def import_vosk(
     out = Path(results)
     source = find_folder(Path(model_dir))
     check_files(source)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp.", dir=out.parent) as beside:
+        made = Path(beside)
+        lang = None if lang_dir is None else Path(lang_dir)
+        model = None if g2p is None else Path(g2p)
+        _import(source, made, (out.resolve().name, name), lang, model)
+        own = (f"{kind}/{name}" for kind in ("nnet", "ivectors", "graph", "rescore"))
+        for part in (*own, "lang", f"package/{name}"):
+            if (made / part).exists():
+                (out / part).parent.mkdir(parents=True, exist_ok=True)
+                if (out / part).exists():
+                    shutil.rmtree(out / part)
+                os.replace(made / part, out / part)
+
+
+def _import(
+    source: VoskFolder,
+    out: Path,
+    names: tuple[str, str],
+    lang_dir: Path | None,
+    g2p: Path | None,
+) -> None:
+    """Write the system and its package.
+
+    Args:
+        source: the folder.
+        out: for `nnet/`, `graph/`, `lang/`, ... and `package/`.
+        names: of the experiment and of the system.
+        lang_dir: see `import_vosk`.
+        g2p: likewise.
+    """
+    experiment, name = names
     conf = read_conf(source)
     if (source.top / "rnnlm").is_dir():
         log.warning(
@@ -116,7 +153,7 @@ def import_vosk(
     scales = system / "scales.json"
     write_json(scales, {"lmwt": _LMWT, "wip": 0.0})
     options = PackageOptions(
-        experiment=out.resolve().name,
+        experiment=experiment,
         name=name,
         kind="lfmmi",
         front_end=conf.front_end,
@@ -137,7 +174,7 @@ def import_vosk(
             ivectors=ivectors,
             grammar=source.top / "rescore/G.fst",
             arpa=second if rescoring else None,
-            g2p=None if g2p is None else Path(g2p),
+            g2p=g2p,
         ),
         out_dir=out / "package" / name,
         options=options,

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from latflow.corpus.folder import is_timed
-from latflow.corpus.folder_files import folders, is_audio_name, transcript_suffix
+from latflow.corpus.folder_files import (
+    TIMED_SUFFIXES,
+    folders,
+    is_audio_name,
+    transcript_suffix,
+)
 from latflow.corpus.options import FolderSource
 from latflow.corpus.table import find_audio
 from latflow.corpus.transcript_search import Pairs, find_pairs
@@ -77,9 +82,9 @@ def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, An
         raise UserError(
             "no corpus here",
             file=corpus,
-            remedy="name a folder of audio with .txt, .lab or .TextGrid files, a table "
-            "(.csv, .tsv, .jsonl), a Kaldi data directory, or Lhotse's manifests "
-            "(recordings.jsonl.gz with supervisions.jsonl.gz, or a CutSet)",
+            remedy="name a folder of audio with .txt, .lab, .TextGrid, .srt or .vtt "
+            "files, a table (.csv, .tsv, .jsonl), a Kaldi data directory, or Lhotse's "
+            "manifests (recordings.jsonl.gz with supervisions.jsonl.gz, or a CutSet)",
         )
     return {**found, **{key: _from_here(key, settings[key]) for key in settings}}
 
@@ -180,8 +185,9 @@ def _take_folders(layout: Layout, name: str, parts: list[Path]) -> None:
         raise UserError(
             f"{pairs.without} audio files, and no transcript has the name of one",
             file=parts[0],
-            remedy="put a.txt (or .lab, .TextGrid) beside a.wav, or write a table with "
-            "the columns path and text (.csv, .tsv, .jsonl), and name that",
+            remedy="put a.txt (or .lab, .TextGrid, .srt, .vtt) beside a.wav, or write "
+            "a table with the columns path and text (.csv, .tsv, .jsonl), and name "
+            "that",
         )
     layout.pairs[name] = pairs
     layout.sets[name] = {}
@@ -205,7 +211,11 @@ def _has_transcripts_beside(source: FolderSource) -> bool:
             count += 1
             beside = known.get(Path(name).stem)
             found += beside is not None
-            if beside and is_text is None and not beside.endswith("TextGrid"):
+            if (
+                beside
+                and is_text is None
+                and transcript_suffix(beside, source) not in TIMED_SUFFIXES
+            ):
                 lines = [line for _, line in read_lines(folder / beside)]
                 is_text = not (lines and all(map(is_timed, filter(str.strip, lines))))
     return found > _MOSTLY * count and is_text is not False

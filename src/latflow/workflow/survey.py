@@ -101,6 +101,7 @@ class Survey:
         self.num_utterances = 0
         self.num_words = 0
         self.seconds = 0.0
+        self.num_unheard = 0
         self.oov: Counter[str] = Counter()
         self.oov_utterances: dict[str, list[str]] = {}
         self.words: set[str] = set()
@@ -149,9 +150,20 @@ class Survey:
             self.oov.update(unknown)
             for word in dict.fromkeys(unknown):
                 self.oov_utterances.setdefault(word, []).append(utt_id)
-        if duration is not None:
+        if duration is None:
+            self.num_unheard += 1
+        else:
             self.seconds += duration
             self._note_if_short(utt_id, words, duration)
+
+    def told_hours(self) -> str:
+        """Return the hours of speech, as far as they are known; no pipe is run."""
+        if not self.num_unheard:
+            return f"{self.seconds / 3600:.2f} hours"
+        if self.num_unheard == self.num_utterances:
+            return "hours unknown, since commands (pipes) are not run"
+        known = f"{self.seconds / 3600:.2f} hours without those of"
+        return f"{known} {self.num_unheard} utterances whose commands are not run"
 
     def _note_if_short(self, utt_id: str, words: list[str], duration: float) -> None:
         """Keep utterances that hold fewer frames than their transcript needs."""

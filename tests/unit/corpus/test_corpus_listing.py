@@ -149,6 +149,81 @@ def test_textgrids_are_read_in_all_layouts_that_praat_reads(tmp_path, encoding):
     assert list(again.intervals) == [(0.0, 1.0, "again")]
 
 
+SRT = """1
+00:00:00,000 --> 00:00:01,500 X1:40 X2:600
+<i>Hello,</i>
+{\\an8}world &amp; all!
+
+2
+0:00:01.6 --> 0:00:02,000
+
+3
+00:00:02,000 --> 00:00:03,000
+Bye
+"""
+VTT = """WEBVTT - a talk
+
+STYLE
+::cue { color: red }
+
+NOTE no text
+
+intro
+00:00.000 --> 00:01.000 align:start
+<v Ann>Hi <00:00:00.500><c>there</c>
+
+00:00.500 --> 00:02.000
+<v.loud Bob>No
+"""
+
+
+def test_cues_of_subtitles_are_utterances(tmp_path):
+    speak(tmp_path / "c/ann/film.wav", 4.0)
+    speak(tmp_path / "c/talk.wav", 4.0)
+    (tmp_path / "c/ann/film.srt").write_text(SRT.replace("\n", "\r\n"), newline="")
+    (tmp_path / "c/talk.vtt").write_text(VTT)
+    cuts, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert spoken == {
+        "ann-film-00000000": ("ann", "Hello world & all"),
+        "ann-film-00002000": ("ann", "Bye"),
+        "talk-Ann-00000000": ("c-Ann", "Hi there"),
+        "talk-Bob-00000500": ("c-Bob", "No"),
+    }
+    assert not skipped
+    times = {cut.id: (cut.start, cut.duration) for cut in cuts}
+    assert times["ann-film-00000000"] == (0.0, 1.5)
+    assert times["talk-Bob-00000500"] == (0.5, 1.5)
+    by_voice = FolderSource(path=str(tmp_path / "c"), speaker_by="tier")
+    shutil.rmtree(tmp_path / "out")
+    _, spoken, _ = prepared(by_voice, tmp_path)
+    assert spoken["talk-Bob-00000500"][0] == "Bob"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "subtitles without a cue"),
+        ("1\n00:00:02,000 --> 00:00:01,000\nhi\n", "line 2: a cue ends at 1 s"),
+        ("1\n2,0 --> 3,0\nhi\n", "line 2: no times of a cue: 2,0 --> 3,0"),
+        (
+            "0:00:00 --> 0:00:02\nno\n\n0:00:01 --> 0:00:03\nyes\n",
+            "cues overlap in time: 'no' and 'yes' at 1 s",
+        ),
+        (
+            "0:00:00 --> 0:00:01\none\n\n0:00:01 --> 0:00:02\none\ntwo\n\n"
+            "0:00:02 --> 0:00:03\ntwo\nthree\n",
+            "captions that roll",
+        ),
+    ],
+)
+def test_subtitles_that_tell_no_times_are_refused(tmp_path, text, reason):
+    speak(tmp_path / "c/talk.wav")
+    (tmp_path / "c/talk.srt").write_text(text)
+    source = FolderSource(path=str(tmp_path / "c"), on_bad_utterance="fail")
+    with pytest.raises(UserError, match=reason):
+        prepared(source, tmp_path)
+
+
 def test_textgrids_are_read_as_they_were_written(tmp_path):
     tiers = {"a": [Interval(0, 0.25, "x"), Interval(0.3, 1.0, 'é "y"')], "b": []}
     path = tmp_path / "x.TextGrid"

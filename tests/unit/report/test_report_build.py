@@ -161,7 +161,10 @@ def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
     change, low, high = map(float, found.groups())
     assert low < change < high
     better = f"{-change:.2f} points better than mono"
-    assert f"{better} (interval {low:+.2f} to {high:+.2f}, p " in told
+    assert (
+        f"{better} (change {change:+.2f}, interval {low:+.2f} to {high:+.2f}, p "
+        in told
+    )
 
 
 @pytest.mark.slow

@@ -48,6 +48,16 @@ def test_drawings_take_their_colours_from_the_page_and_repeat():
     assert not re.search(r"#0[0-9a]0[0-9b]0\d|xmlns|<style|http", svg)
 
 
+def test_a_system_without_a_score_on_a_set_has_no_bar_there():
+    one, other = (9.0, 8.0, 10.0), (7.0, 6.0, 8.0)
+    both = {"mono": one, "tri": other}
+    alike = figures.error_rates({"dev": both, "test": both})
+    assert [alike.count(f">{name}<") for name in both] == [1, 1]  # named once
+    svg = figures.error_rates({"dev": both, "test": {"tri": other}})
+    assert [svg.count(f">{name}<") for name in both] == [1, 2]
+    assert svg.count("9.00<") == 1
+
+
 @pytest.mark.parametrize(
     "svg",
     [

@@ -291,6 +291,11 @@ def test_one_recording_that_cannot_be_aligned(corpus, digits, package, capsys):
     said = capsys.readouterr().err.splitlines()[-1]
     assert "cannot be aligned: too short" in said
     assert "compare the text with what is said" in said
+    digits = dataclasses.replace(digits, texts={name: ""})
+    assert align_one(digits, package, corpus) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "the transcript is empty - check the recording, and" in said
+    assert "ledger" not in said  # no option of this command
 
 
 def test_a_recording_of_any_name_is_tried_and_named(corpus, digits, package, capsys):
