@@ -52,7 +52,8 @@ def refusal(transcribe, **fields):
     """What is wrong with some fields, and the field that it is."""
     with pytest.raises(openai.BadRequestError) as caught:
         transcribe(**fields)
-    return caught.value.body["message"], caught.value.body["param"]
+    error = caught.value.response.json()["error"]
+    return error["message"], error["param"]
 
 
 def test_log_probabilities_of_words_are_those_of_tokens(transcribe):
