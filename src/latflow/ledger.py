@@ -96,8 +96,8 @@ class Ledger:
                 f"(allowed share {max_skipped_fraction:g}); first: {worst.reason}",
                 utterance=worst.utterance,
                 remedy="mend the data, or raise ledger.max_skipped_fraction (--config "
-                f"'ledger={{max_skipped_fraction: {_rounded_up(share)}}}'), and run "
-                "again",
+                f"'ledger={{max_skipped_fraction: {_rounded_up(share)}}}'; of latflow "
+                f"align --max-skipped {_rounded_up(share)}), and run again",
             )
 
     def write(self, path: str | Path) -> None:

@@ -9,14 +9,11 @@ ids of the utterances alone.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,67 +31,19 @@ from latflow.align.timing import (
     TimedPhone,
     mean_confidence,
 )
+from latflow.align.tracks import FORMS, Place, Timed, rounded, tracks_of
 from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.corpus.dictionaries import plain_word
 from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import REMEDY, CutLine, Spool, read_cut_lines
-from latflow.corpus.textgrid import Interval, short_textgrid, textgrid
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
 from latflow.logs import progress
 
 
-@dataclass
-class _Place:
-    """An utterance in its recording.
-
-    Attributes:
-        path: of the audio, or empty.
-        cut: all that is known of it, where its signal is asked for.
-    """
-
-    id: str
-    recording: str
-    length: float
-    path: str
-    channel: int
-    start: float
-    duration: float
-    speaker: str
-    text: str
-    cut: dict[str, Any] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Turn into what JSON can hold."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, cut: CutLine, *, has_signal: bool) -> _Place:
-        """Return what a cut says.
-
-        Raises:
-            AttributeError, KeyError, TypeError: its JSON is incomplete.
-        """
-        recording = cut.values["recording"]
-        first = next(iter(recording["sources"]), {})
-        is_file = first.get("type") == "file"
-        return cls(
-            cut.id,
-            recording["id"],
-            recording["duration"],
-            str(first["source"]) if is_file else "",
-            cut.values["channel"],
-            cut.values["start"],
-            cut.values["duration"],
-            cut.speaker,
-            cut.text,
-            cut.values if has_signal else None,
-        )
-
-
-def _place(values: dict[str, Any]) -> _Place:
+def _place(values: dict[str, Any]) -> Place:
     """Make a place of its dictionary."""
-    return _Place(**values)
+    return Place(**values)
 
 
 def export_alignments(
@@ -176,10 +125,10 @@ def audio_of(cuts: Path) -> dict[str, str]:
     return found
 
 
-def _place_of(cut: CutLine, cuts: Path, *, has_signal: bool) -> _Place:
+def _place_of(cut: CutLine, cuts: Path, *, has_signal: bool) -> Place:
     """Return the place of an utterance."""
     try:
-        return _Place.of(cut, has_signal=has_signal)
+        return Place.of(cut, has_signal=has_signal)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(
             f"is not a Lhotse cut ({type(error).__name__}: {error})",
@@ -221,9 +170,6 @@ def _top(folders: set[str], wanted: str | None) -> str:
     common = os.path.commonpath(list(folders))
     is_below = wanted is not None and Path(common).is_relative_to(wanted)
     return str(wanted) if is_below else common
-
-
-Timed = tuple[_Place, AlignedUtterance | None]
 
 
 class _Writer:
@@ -279,8 +225,8 @@ class _Writer:
         self._counts["recordings"] += 1
         self._pauses += _long_pauses(utterances, self._options.long_pause)
         first = utterances[0][0]
-        tracks = _tracks(utterances)
-        for form, (suffix, text) in _FORMS.items():
+        tracks = tracks_of(utterances)
+        for form, (suffix, text) in FORMS.items():
             if form in self._options.formats:
                 path = self._folder / form / file_name(name, suffix, in_folders=True)
                 if path.parent not in self._made:
@@ -317,124 +263,25 @@ def _long_pauses(utterances: list[Timed], least: float) -> list[dict[str, Any]]:
     last, found = 0.0, []
     for start, end in [*sorted(words), (place.length, place.length)]:
         if words and start - last >= least:
-            times = {"start": _rounded(last), "end": _rounded(start)}
+            times = {"start": rounded(last), "end": rounded(start)}
             found.append({"recording": place.recording, **times})
         last = max(last, end)
     return found
 
 
-@dataclass
-class _Track:
-    """What one speaker says on one channel of a recording.
-
-    Attributes:
-        prefix: before the names of the tiers where there are several.
-        labels: intervals by kind, `words` and `phones`.
-    """
-
-    speaker: str
-    prefix: str
-    labels: dict[str, list[Interval]]
-
-
-def _tracks(utterances: list[Timed]) -> list[_Track]:
-    """Return the words and phones of a recording by speaker and channel."""
-    found = dict.fromkeys((place.speaker, place.channel) for place, _ in utterances)
-    channels = {channel for _, channel in found}
-    tracks = []
-    for speaker, channel in found:
-        prefix = "" if len(found) == 1 else f"{speaker} - "
-        if len(channels) > 1:
-            prefix = f"{speaker} ({channel + 1}) - "
-        track = _Track(speaker, prefix, {"words": [], "phones": []})
-        for place, timed in utterances:
-            if timed is None or (place.speaker, place.channel) != (speaker, channel):
-                continue
-            words = ((w.start, w.end, w.word) for w in timed.words or ())
-            phones = ((p.start, p.end, p.phone) for p in timed.spoken)
-            for kind, intervals in (("words", words), ("phones", phones)):
-                tier = track.labels[kind]
-                tier.extend(_placed(tier, intervals, place))
-        tracks.append(track)
-    return tracks
-
-
-def _tiers(tracks: list[_Track]) -> dict[str, list[Interval]]:
-    """Return tiers by name."""
-    return {
-        f"{track.prefix}{kind}": intervals
-        for track in tracks
-        for kind, intervals in track.labels.items()
-    }
-
-
-def _as_mfa_json(tracks: list[_Track], end: float) -> str:
-    """Return the JSON that MFA writes."""
-    tiers = {
-        name: {
-            "type": "interval",
-            "entries": [[_rounded(i.start), _rounded(i.end), i.text] for i in tier],
-        }
-        for name, tier in _tiers(tracks).items()
-    }
-    found = {"start": 0, "end": _rounded(end), "tiers": tiers}
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
-
-
-def _as_csv(tracks: list[_Track], end: float) -> str:  # noqa: ARG001 - a form
-    """Return the table that MFA writes of a recording."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("Begin", "End", "Label", "Type", "Speaker"))
-    for track in tracks:
-        for kind, intervals in track.labels.items():
-            writer.writerows(
-                (_rounded(start), _rounded(stop), text, kind, track.speaker)
-                for start, stop, text in intervals
-            )
-    return stream.getvalue()
-
-
-# Forms of a recording: suffix, and how they are made of tracks and the length.
-_FORMS: dict[str, tuple[str, Callable[[list[_Track], float], str]]] = {
-    "textgrid": (".TextGrid", lambda tracks, end: textgrid(_tiers(tracks), end)),
-    "short_textgrid": (
-        ".TextGrid",
-        lambda tracks, end: short_textgrid(_tiers(tracks), end),
-    ),
-    "mfa_json": (".json", _as_mfa_json),
-    "csv": (".csv", _as_csv),
-}
-
-
-def _placed(
-    tier: list[Interval],
-    intervals: Iterator[tuple[float, float, str]],
-    place: _Place,
-) -> Iterator[Interval]:
-    """Yield intervals at their time in the recording, none over those of the tier."""
-    last = tier[-1].end if tier else 0.0
-    for start, end, text in intervals:
-        begin = max(last, place.start + start)
-        stop = min(place.length, place.start + end)
-        if stop - begin >= 1e-4:  # what a TextGrid can tell from nothing
-            yield Interval(begin, stop, text)
-            last = stop
-
-
-def _word_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
+def _word_lines(place: Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
     """Yield the words of an utterance for a CTM file."""
     for word in timed.words or ():
         yield _timed(place, word.word, word)
 
 
-def _phone_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
+def _phone_lines(place: Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
     """Yield the phones of an utterance for a CTM file, silences included."""
     for phone in timed.phones:
         yield _timed(place, phone.phone, phone)
 
 
-def _timed(place: _Place, label: str, timed: AlignedWord | TimedPhone) -> TimedWord:
+def _timed(place: Place, label: str, timed: AlignedWord | TimedPhone) -> TimedWord:
     """Return a label at its time in the recording."""
     return TimedWord(
         place.recording,
@@ -448,7 +295,7 @@ def _timed(place: _Place, label: str, timed: AlignedWord | TimedPhone) -> TimedW
 
 
 def _measured(
-    place: _Place, timed: AlignedUtterance
+    place: Place, timed: AlignedUtterance
 ) -> tuple[tuple[str | float, ...], AlignedUtterance, np.ndarray | None, float]:
     """Return what an utterance is measured by, for `AlignmentAnalysis.add`."""
     # Here alone: other forms need no audio, nor Lhotse, which takes a second.
@@ -464,24 +311,24 @@ def _measured(
     return row, timed, signal, cut.sampling_rate
 
 
-def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
+def _json_values(place: Place, timed: AlignedUtterance) -> dict[str, Any]:
     return {
         "utterance": place.id,
         "recording": place.recording,
         "channel": place.channel + 1,
         "speaker": place.speaker,
-        "start": _rounded(place.start),
-        "end": _rounded(place.start + place.duration),
+        "start": rounded(place.start),
+        "end": rounded(place.start + place.duration),
         "text": " ".join(map(plain_word, place.text.split())),
-        "confidence": _rounded(mean_confidence(timed.spoken)),
+        "confidence": rounded(mean_confidence(timed.spoken)),
         "words": None
         if timed.words is None
         else [
             {
                 "word": word.word,
-                "start": _rounded(place.start + word.start),
-                "end": _rounded(place.start + word.end),
-                "confidence": _rounded(word.confidence),
+                "start": rounded(place.start + word.start),
+                "end": rounded(place.start + word.end),
+                "confidence": rounded(word.confidence),
                 **_margins(word),
                 "phones": [_phone_values(place, phone) for phone in word.phones],
             }
@@ -491,14 +338,14 @@ def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
     }
 
 
-def _phone_values(place: _Place, phone: TimedPhone) -> dict[str, Any]:
+def _phone_values(place: Place, phone: TimedPhone) -> dict[str, Any]:
     """Return a phone as JSON has it."""
     return {
         "phone": phone.phone,
-        "start": _rounded(place.start + phone.start),
-        "end": _rounded(place.start + phone.end),
-        "score": _rounded(phone.score),
-        "confidence": _rounded(phone.confidence),
+        "start": rounded(place.start + phone.start),
+        "end": rounded(place.start + phone.end),
+        "score": rounded(phone.score),
+        "confidence": rounded(phone.confidence),
         **_margins(phone),
     }
 
@@ -508,8 +355,3 @@ def _margins(timed: AlignedWord | TimedPhone) -> dict[str, Any]:
     if timed.start_within is None:
         return {}
     return {"start_within": timed.start_within, "end_within": timed.end_within}
-
-
-def _rounded(value: float | None) -> float | None:
-    """Round to four decimals."""
-    return None if value is None else round(value, 4)

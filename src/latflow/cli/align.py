@@ -222,7 +222,8 @@ def _align_one(arguments: Arguments) -> None:
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
-            f"aligned as noise, since the lexicon lacks them: {', '.join(noise)}\n"
+            "aligned as noise, since the lexicon has them not, or not in phones of the "
+            f"model: {', '.join(noise)}\n"
         )
     if out is None:
         sys.stdout.write(found)

@@ -344,9 +344,7 @@ def _back_off_alone(
     onwards["next_state"] = behind[states]
     sources = np.append(np.where(moves, behind[source], source), states)
     order = np.argsort(sources, kind="stable")
-    labels = np.append(
-        np.where(moves, NOTHING, labels), np.full(len(states), BACK_OFF)
-    )
+    labels = np.append(np.where(moves, NOTHING, labels), np.full(len(states), BACK_OFF))
     words = np.append(words, np.zeros(len(states), np.int32))
     graph = Graph.from_arc_list(
         hcl.start,

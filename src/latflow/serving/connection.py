@@ -20,14 +20,14 @@ import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from latflow.errors import UserError
-from latflow.serving.guard import last_ping
+from latflow.serving.guard import Discarded, last_ping
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Event
 from latflow.serving.scheduler import ClosedError, LiveSession
 from latflow.serving.service import RefusedError, Service, refusal_of
 
 log = logging.getLogger("latflow")
-_Message = bytes | str | None  # None: the server ends
+_Message = bytes | str | Discarded | None  # None: the server ends
 _BYTES_A_MESSAGE = 64
 
 
@@ -204,7 +204,7 @@ class Connection(ABC):
             if message is None:
                 raise RefusedError("the server is ending", "draining")
             limit = self._service.options.max_message
-            if len(message) > limit:
+            if isinstance(message, Discarded) or len(message) > limit:
                 text = f"a message of {len(message)} bytes; at most {limit} are allowed"
                 raise RefusedError(text, "message size")
             if not await self._reply_to(message):

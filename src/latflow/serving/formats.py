@@ -7,6 +7,7 @@ give the same bytes. `docs/serving.md` describes the JSON.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,18 @@ class Transcription:
 def render(transcription: Transcription, form: str) -> str:
     """Return a transcription as text in one of `FORMATS`."""
     return FORMATS[form](transcription)
+
+
+def log_probabilities(words: Sequence[TimedWord]) -> list[dict[str, Any]]:
+    """Return the confidences of words as OpenAI's clients read those of tokens."""
+    return [
+        {
+            "token": word.word,
+            "logprob": math.log(max(word.confidence or 0.0, 1e-10)),
+            "bytes": list(word.word.encode()),
+        }
+        for word in words
+    ]
 
 
 def _as_txt(transcription: Transcription) -> str:

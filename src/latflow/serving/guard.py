@@ -11,16 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode
+from websockets.server import ServerProtocol
 
 log = logging.getLogger("latflow")
 
@@ -29,6 +34,9 @@ _RESERVED_FILES = 64  # of the process: libraries, logs, uploads, graphs
 _ACCEPTED = 64  # connections that asyncio accepts at once, before any is refused
 _CONTROL_FRAMES = 100  # of a client within a second: pings and the like
 _FRAGMENTS = 10_000  # of a message
+_DISCARDED = 100  # messages, or parts of one, that are too large
+_MASK_BYTES = 4  # before the payload of a client's frame
+_CONTROL_BYTES = 125  # of a frame that closes, at most (RFC 6455)
 _PINGED = "latflow.pinged"  # key of a websocket's scope
 _LINES = 20  # of a kind of log line in a minute
 
@@ -189,6 +197,40 @@ class TlsProtocol(SSLProtocol):
         super().connection_lost(exc)
 
 
+@dataclass(frozen=True)
+class Discarded:
+    """A message so large that nothing of it was kept."""
+
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class _Frames(ServerProtocol):
+    """Frames of a client; where one is too large, the server may still answer."""
+
+    def fail(self, code: CloseCode | int, reason: str = "") -> None:
+        """End the connection; the application does that where a frame is too large."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, PayloadTooBig):
+            super().fail(code, reason)
+            return
+        # From here on such frames alone are read as the client's closing one.
+        self.max_message_size = (self.current_size or 0) + _CONTROL_BYTES
+        self.parser = self._pass_over(_MASK_BYTES + (error.size or 0))
+        next(self.parser)
+
+    def _pass_over(self, size: int) -> Generator[None]:
+        """Keep nothing of so many bytes, then read frames again."""
+        yield  # until what came before is taken
+        while size and not (yield from self.reader.at_eof()):
+            passed = min(size, len(self.reader.buffer))
+            del self.reader.buffer[:passed]
+            size -= passed
+        yield from self.parse()
+
+
 class SocketProtocol(WebSocketsSansIOProtocol):
     """Websockets that end with their application, and are flooded by nothing.
 
@@ -198,7 +240,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn = _Frames(max_size=self.config.ws_max_size, logger=self.conn.logger)
         self._guard = connections
+        self._discarded = 0
         self._pings: deque[float] = deque(maxlen=_CONTROL_FRAMES)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -222,6 +266,26 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             return
         cast("dict[str, Any]", self.scope)[_PINGED] = time.monotonic()
         super().handle_ping()
+
+    def handle_parser_exception(self) -> None:
+        """Tell the application of a message far too large; it ends the connection."""
+        while isinstance(error := self.conn.parser_exc, PayloadTooBig):
+            self.handle_events()  # what came before it
+            if not self._discarded:
+                size = (error.current_size or 0) + (error.size or 0)
+                event: Any = {"type": "websocket.receive", "bytes": Discarded(size)}
+                self.queue.put_nowait(event)
+            self._discarded += 1
+            if self._discarded > _DISCARDED:
+                log.warning("a client floods the server with what is too large")
+                self.transport.abort()
+                return
+            self.conn.parser_exc = None
+            self.conn.receive_data(b"")  # what came behind it
+        if error is None:
+            self.handle_events()
+        else:
+            super().handle_parser_exception()
 
     def handle_cont(self, event: Any) -> None:
         """Take a part of a message, which may have this many."""

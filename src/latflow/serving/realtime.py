@@ -15,7 +15,6 @@ import contextlib
 import io
 import itertools
 import json
-import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
 from latflow.serving.connection import Connection
+from latflow.serving.formats import log_probabilities
 from latflow.serving.options import SessionOptions
 from latflow.serving.realtime_settings import (
     CODINGS,
@@ -107,9 +107,12 @@ class _RealtimeConnection(Connection):
 
     def _session_options(self) -> SessionOptions:
         """Return the options of a session with the client's settings."""
-        vad = self._settings.turns or self._service.session.vad
+        settings = self._settings
         return self._service.session_options(
-            sample_rate=self._settings.rate, vad=vad, prompt=self._settings.prompt
+            sample_rate=settings.rate,
+            vad=settings.turns or self._service.session.vad,
+            prompt=settings.prompt,
+            phrases=settings.keywords,
         )
 
     async def _accept_handshake(self) -> None:
@@ -342,14 +345,7 @@ class _RealtimeConnection(Connection):
     ) -> None:
         """Send an event about the words of a turn."""
         if self._settings.has_logprobs and words:
-            values["logprobs"] = [
-                {
-                    "token": word.word,
-                    "logprob": math.log(max(word.confidence or 0.0, 1e-10)),
-                    "bytes": list(word.word.encode()),
-                }
-                for word in words
-            ]
+            values["logprobs"] = log_probabilities(words)
         kind = f"conversation.item.input_audio_transcription.{what}"
         await self._emit(kind, item_id=item, content_index=0, **values)
 

@@ -37,6 +37,7 @@ class Settings:
         form: of the samples.
         language: that it names; is sent back.
         prompt: text like what is said, see `LanguageOptions`.
+        keywords: phrases that are favoured.
         turns: how turns are found; None where the client commits them.
         detection: what it has set of that, as it is sent back.
         has_logprobs: whether words are sent with their confidences.
@@ -46,6 +47,7 @@ class Settings:
     form: Form = "audio/pcm"
     language: str = ""
     prompt: str = ""
+    keywords: tuple[str, ...] = ()
     turns: SegmentationOptions | None = None
     detection: Mapping[str, Any] | None = None
     has_logprobs: bool = False
@@ -79,11 +81,15 @@ class Settings:
             changes["model"] = _text(chosen, "model", param) or self.model
             changes["language"] = _text(chosen, "language", param)
             changes["prompt"] = _text(chosen, "prompt", param)
+            words = _list(chosen.get("keywords"), f"{param}.keywords")
+            changes["keywords"] = tuple(map(str, words))
         if "turn_detection" in given:
             found = turns_of(given["turn_detection"], usual)
             changes["turns"], changes["detection"] = found
         if "include" in session:
-            changes["has_logprobs"] = _LOGPROBS in _list(session["include"])
+            changes["has_logprobs"] = _LOGPROBS in _list(
+                session["include"], "session.include"
+            )
         return replace(self, **changes)
 
     def values(self) -> dict[str, Any]:
@@ -116,10 +122,11 @@ class Settings:
         }
 
     @property
-    def _transcription(self) -> dict[str, str]:
+    def _transcription(self) -> dict[str, Any]:
         """What transcribes."""
-        prompt = {"prompt": self.prompt} if self.prompt else {}
-        return {"model": self.model, "language": self.language, **prompt}
+        given = {"prompt": self.prompt, "keywords": list(self.keywords)}
+        given = {name: value for name, value in given.items() if value}
+        return {"model": self.model, "language": self.language, **given}
 
 
 def wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:
@@ -152,13 +159,12 @@ def _text(given: Mapping[str, Any], key: str, param: str) -> str:
     return value or ""
 
 
-def _list(value: object) -> list[Any]:
-    """Return the list of what a client wants to be sent, too; an empty one for null.
+def _list(value: object, param: str) -> list[Any]:
+    """Return a list, an empty one for null.
 
     Raises:
         RefusedError: it is none.
     """
-    param = "session.include"
     if value is not None and not isinstance(value, list):
         raise RefusedError(f"{param} must be a list", "options", param=param)
     return value or []
@@ -198,7 +204,9 @@ def _form_of(value: object) -> Form:
 
 
 def turns_of(
-    value: object, usual: SegmentationOptions
+    value: object,
+    usual: SegmentationOptions,
+    param: str = "session.audio.input.turn_detection",
 ) -> tuple[SegmentationOptions | None, Mapping[str, Any] | None]:
     """Return how turns are found, and as it is sent back.
 
@@ -207,7 +215,6 @@ def turns_of(
     """
     if value is None:
         return None, None
-    param = "session.audio.input.turn_detection"
     given = mapping(value, param)
     kind = given.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):

@@ -6,13 +6,11 @@ import asyncio
 import json
 import logging
 import math
-import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.datastructures import FormData, UploadFile
@@ -26,45 +24,22 @@ from starlette.responses import (
 )
 
 from latflow.corpus.audio import AudioReader, BadAudio
+from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
 from latflow.errors import UserError
-from latflow.serving.formats import Transcription, render
+from latflow.serving.formats import Transcription, log_probabilities, render
 from latflow.serving.recording import open_recording
 from latflow.serving.requests import GONE, limited
 from latflow.serving.results import Final, Segment, moved
-from latflow.serving.scheduler import ClosedError, LiveSession, Scheduler
+from latflow.serving.scheduler import ClosedError, LiveSession
 from latflow.serving.segmentation import SpeechCutter, detector_of
 from latflow.serving.service import RefusedError, Service, error_values, refusal_of
+from latflow.serving.transcription_form import Wanted
 
 log = logging.getLogger("latflow")
-_Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
-_STREAMED = ("json", "text")
-_GRANULARITIES = ("segment", "word")
-_BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
 _FIELD_BYTES = 1 << 20
 _ALIVE_SECONDS = 15.0  # without an event of a stream, then a comment is sent
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What a client asks for.
-
-    Attributes:
-        form: of the answer.
-        granularities: whose times it gives.
-        language: that the client names.
-        is_streamed: whether segments are sent as they are recognized.
-        model: that recognizes.
-        brought: words, phrases and grammar, see `LanguageOptions`.
-    """
-
-    form: _Format
-    granularities: frozenset[str]
-    language: str
-    is_streamed: bool
-    model: Scheduler
-    brought: Mapping[str, Any]
 
 
 async def transcribe(request: Request, service: Service) -> Response:
@@ -75,11 +50,12 @@ async def transcribe(request: Request, service: Service) -> Response:
             body = await stack.enter_async_context(limited(request, service))
             form = await _told(_form(body))
             stack.push_async_callback(form.close)
-            wanted = _wanted(form, service)
+            wanted = Wanted.of(form, service)
             recognition = await _told(_opened(form, service, wanted))
             stack.callback(recognition.close)
             if wanted.is_streamed:
-                events = _events(recognition, stack.pop_all())  # goes on with the file
+                kept = stack.pop_all()  # goes on with the file
+                events = _events(recognition, kept, has_logprobs=wanted.has_logprobs)
                 return StreamingResponse(
                     _kept_alive(events),
                     media_type="text/event-stream",
@@ -110,65 +86,6 @@ async def _form(request: Request) -> FormData:
     return await request.form(max_files=1, max_fields=100, max_part_size=_FIELD_BYTES)
 
 
-def _wanted(form: FormData, service: Service) -> _Wanted:
-    """Return what a form asks for."""
-    name = _chosen(form, "response_format", get_args(_Format), "json")
-    keys = ("timestamp_granularities[]", "timestamp_granularities")
-    asked = {str(value) for key in keys for value in form.getlist(key)}
-    param = "timestamp_granularities"
-    if asked and name != "verbose_json":
-        text = "timestamp_granularities needs response_format verbose_json"
-        raise RefusedError(text, param=param)
-    if unknown := asked.difference(_GRANULARITIES):
-        known = ", ".join(_GRANULARITIES)
-        text = f"timestamp_granularities: {min(unknown)!r} is none of {known}"
-        raise RefusedError(text, param=param)
-    is_streamed = _BOOLEANS[_chosen(form, "stream", tuple(_BOOLEANS), "")]
-    if is_streamed and name not in _STREAMED:
-        text = f"stream needs response_format {' or '.join(_STREAMED)}"
-        raise RefusedError(text, param="stream")
-    return _Wanted(
-        cast("_Format", name),
-        frozenset(asked or {"segment"}),
-        str(form.get("language") or ""),
-        is_streamed,
-        service.scheduler_of(str(form.get("model") or "")),
-        _brought(form),
-    )
-
-
-def _brought(form: FormData) -> dict[str, Any]:
-    """Return the words, phrases and grammar of a form.
-
-    Lists come as fields of one name, with or without `[]`, or in lines; those of
-    `hotwords`, as other servers take it, with commas between them.
-    """
-    lists = {
-        name: [
-            line.strip()
-            for key in (name, f"{name}[]")
-            for value in form.getlist(key)
-            for line in re.split(r"[,\n]" if name == "hotwords" else "\n", str(value))
-            if line.strip()
-        ]
-        for name in ("phrases", "hotwords", "new_words", "words_like")
-    }
-    phrases = lists.pop("phrases") + lists.pop("hotwords")
-    texts = {name: str(form.get(name) or "") for name in ("prompt", "grammar")}
-    given = {"phrases": phrases, **lists, **texts}
-    return {name: value for name, value in given.items() if value}
-
-
-def _chosen(form: FormData, key: str, known: tuple[str, ...], default: str) -> str:
-    """Return the value of a field that has only some."""
-    value = str(form.get(key) or default)
-    value = value.lower() if key == "stream" else value
-    if value not in known:
-        names = ", ".join(filter(None, known))
-        raise RefusedError(f"{key} {value!r} is none of {names}", param=key)
-    return value
-
-
 class _Recognition:
     """A file that is recognized, piece by piece; to be closed.
 
@@ -184,7 +101,7 @@ class _Recognition:
     """
 
     def __init__(
-        self, audio: AudioReader, name: str, service: Service, wanted: _Wanted
+        self, audio: AudioReader, name: str, service: Service, wanted: Wanted
     ) -> None:
         self.name, self.seconds = name, 0.0
         self._audio, self._service, self._scheduler = audio, service, wanted.model
@@ -192,7 +109,7 @@ class _Recognition:
         self._session: LiveSession | None = None
         self._warnings: tuple[str, ...] = ()
         self._options = service.session_options(
-            sample_rate=audio.sample_rate, partials=False, **wanted.brought
+            sample_rate=audio.sample_rate, partials=False, **wanted.options
         )
 
     async def begin(self) -> None:
@@ -285,11 +202,11 @@ class _Recognition:
             yield samples
 
 
-async def _opened(form: FormData, service: Service, wanted: _Wanted) -> _Recognition:
+async def _opened(form: FormData, service: Service, wanted: Wanted) -> _Recognition:
     """Begin to recognize the file of a form."""
     upload = form.get("file")
     if not isinstance(upload, UploadFile):
-        raise RefusedError("the form has no file", param="file")
+        raise RefusedError("the form (multipart/form-data) has no file", param="file")
     name = upload.filename or "upload"
     audio = await asyncio.to_thread(open_recording, upload.file, name=name)
     try:
@@ -317,22 +234,32 @@ async def _all(recognition: _Recognition, request: Request) -> list[Segment]:
 
 
 async def _events(
-    recognition: _Recognition, kept: AsyncExitStack
+    recognition: _Recognition, kept: AsyncExitStack, *, has_logprobs: bool
 ) -> AsyncGenerator[str]:
     """Yield OpenAI's events of a transcription; the last one has all words.
 
     An error is an event, too: the answer's status was sent before.
     """
     texts: list[str] = []
+    all_words: list[TimedWord] = []
+
+    def logprobs(words: Sequence[TimedWord]) -> dict[str, Any]:
+        return {"logprobs": log_probabilities(words)} if has_logprobs else {}
+
     try:
         async with aclosing(recognition.segments()) as found:
             while (segment := await _told(_next(found))) is not None:
                 if text := segment.best.text:
                     delta = f" {text}" if texts else text
+                    words = segment.best.words
                     texts.append(text)
-                    yield _event("transcript.text.delta", delta=delta)
+                    all_words += words
+                    yield _event(
+                        "transcript.text.delta", delta=delta, **logprobs(words)
+                    )
         usage = _usage(recognition.seconds)
-        yield _event("transcript.text.done", text=" ".join(texts), usage=usage)
+        values = {"text": " ".join(texts), **logprobs(all_words), "usage": usage}
+        yield _event("transcript.text.done", **values)
     except RefusedError as refusal:
         yield _event("error", **error_values(refusal))
     except Exception:
@@ -376,18 +303,22 @@ def _usage(seconds: float) -> dict[str, Any]:
 
 
 def _answer(
-    transcription: Transcription, wanted: _Wanted, notes: Sequence[str]
+    transcription: Transcription, wanted: Wanted, notes: Sequence[str]
 ) -> Response:
     """Return a transcription in the form that was asked for."""
     form, usage = wanted.form, _usage(transcription.duration)
+    words = [word for s in transcription.segments for word in s.best.words]
     if form == "json":
-        return JSONResponse({"text": transcription.text, "usage": usage})
+        value: dict[str, Any] = {"text": transcription.text, "usage": usage}
+        if wanted.has_logprobs:
+            value["logprobs"] = log_probabilities(words)
+        return JSONResponse(value)
     if form == "text":
         return PlainTextResponse(transcription.text + "\n")
     if form in {"srt", "vtt"}:
         kind = "text/vtt" if form == "vtt" else "application/x-subrip"
         return Response(render(transcription, form), media_type=kind)
-    value: dict[str, Any] = {
+    value = {
         "task": "transcribe",
         "language": wanted.language,
         "duration": transcription.duration,
@@ -409,8 +340,7 @@ def _answer(
                 "end": round(float(word.end), 3),
                 "confidence": float(word.confidence or 0.0),
             }
-            for segment in transcription.segments
-            for word in segment.best.words
+            for word in words
         ]
     return JSONResponse(value)
 

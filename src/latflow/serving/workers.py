@@ -54,7 +54,7 @@ log = logging.getLogger("latflow")
 # Bytes that the kernel holds of what a client sent and was not read: behind them wait
 # its pings, which must be answered within 20 s.
 _RECEIVE_BYTES = 128 << 10
-_HARD_LIMIT = 4  # messages above this many times max_message end the connection at once
+_HARD_LIMIT = 4  # nothing is kept of messages above this many times max_message
 _PING_SECONDS = 20.0
 _CLOSE_SECONDS = 10.0  # for a client to read what is left, and to close
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"

@@ -92,7 +92,8 @@ def test_a_grammar_without_marks_backs_off_behind_words():
 def test_phones_that_back_off_are_composed_once_not_for_every_history():
     """Determinized HCL backs off by the arcs of the first phones."""
     apart = lexicon()
-    arcs = [(s, *map(float, a)) for s, a in zip(apart.sources(), apart.arcs.tolist())]
+    both = zip(apart.sources(), apart.arcs.tolist(), strict=True)
+    arcs = [(source, *arc) for source, arc in both]
     merged = graph_of(
         0,
         [a for a in arcs if a[2] != BACK]

@@ -195,12 +195,15 @@ def test_the_older_protocol_has_its_own_names(server):
         talk = Client(connection)
         hello = talk.read(to="transcription_session.created")[-1]["session"]
         assert hello["input_audio_format"] == "pcm16"
-        session = {"input_audio_transcription": {"model": "x", "language": "de"}}
+        transcription = {"model": "x", "language": "de", "keywords": ["one", "two"]}
+        session = {"input_audio_transcription": transcription}
         talk.send("transcription_session.update", session=session)
         updated = talk.read(to="transcription_session.updated")[-1]["session"]
-        assert updated["input_audio_transcription"] == {"model": "x", "language": "de"}
+        assert updated["input_audio_transcription"] == transcription
         talk.send("input_audio_buffer.append", audio=audio(4, 0))
         assert "conversation.item.created" in kinds(talk.read(to=f"{WORDS}completed"))
+        options = server.service.model.sessions[-1].options
+        assert options.phrases == ("one", "two")
 
 
 def test_confidences_are_told_where_they_are_asked_for(client):

@@ -241,12 +241,20 @@ def test_settings_after_audio_are_ignored_as_by_vosk(server):
 
 
 @pytest.mark.parametrize(
-    ("message", "code"), [("hello", 1007), (b"\0" * ((1 << 20) + 2), 1009)]
+    ("message", "code"),
+    [
+        ("hello", 1007),
+        (b"\0" * ((1 << 20) + 2), 1009),
+        (b"\0" * (9 << 20), 1009),  # of which the server keeps nothing
+        ([b"\0" * (1 << 20)] * 9, 1009),  # in parts
+    ],
 )
 def test_what_was_heard_is_told_before_a_refusal(server, message, code):
     with connect(server.url, max_size=None) as talk:
         answer(talk, chunks(1, 2))
-        assert answer(talk, message)["text"] == "1 2"
+        with contextlib.suppress(ConnectionClosed):  # before all of it is sent
+            talk.send(message)
+        assert json.loads(talk.recv(PATIENCE))["text"] == "1 2"
         assert "error" in json.loads(talk.recv(PATIENCE))
         assert end_of(talk)[0] == code
 
@@ -265,13 +273,6 @@ def test_the_largest_message_is_an_option():
             "at most 1000 are allowed"
         )
         assert end_of(talk)[0] == 1009
-
-
-def test_a_message_far_too_large_ends_the_connection(server):
-    with connect(server.url) as talk, pytest.raises(ConnectionClosed):
-        talk.send(b"\0" * (5 << 20))
-        talk.recv(PATIENCE)
-    wait_until(lambda: not server.service._connections)
 
 
 def test_too_many_sessions_are_refused_until_one_ends():
@@ -669,7 +670,7 @@ def test_a_form_without_a_file(server):
     reply = httpx.post(url, data={"model": "x"})
     assert (reply.status_code, reply.json()["error"]["message"]) == (
         400,
-        "the form has no file",
+        "the form (multipart/form-data) has no file",
     )
     assert httpx.post(url, content=b"x").status_code == 400
     broken = httpx.post(
