@@ -222,8 +222,8 @@ def _align_one(arguments: Arguments) -> None:
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
-            "aligned as noise, since the lexicon has them not, or not in phones of the "
-            f"model: {', '.join(noise)}\n"
+            "aligned as noise, since the lexicon lacks them, or has them in phones that "
+            f"the model lacks: {', '.join(noise)}\n"
         )
     if out is None:
         sys.stdout.write(found)
