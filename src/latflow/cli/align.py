@@ -222,7 +222,7 @@ def _align_one(arguments: Arguments) -> None:
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
-            "aligned as noise, since the lexicon lacks them, or has them in phones that "
+            "aligned as noise, since the lexicon lacks them, or has phones that "
             f"the model lacks: {', '.join(noise)}\n"
         )
     if out is None:
