@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import gmm_naive
 
-from latflow.gmm.map_update import map_means
 from latflow.gmm.model import DiagGmms
+from latflow.gmm.update import map_means
 
 seeds = st.integers(0, 2**32 - 1)
 taus = st.floats(0.5, 200.0)
