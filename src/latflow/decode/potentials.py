@@ -76,16 +76,37 @@ def _next_words(parts: Parts, labels: int, state: int) -> tuple[float, float]:
     if parts.can_back_off[labels] and back >= 0 and parts.any_word[back] > 0.0:
         least = np.float64(lm.backoff_cost[state])
         total += np.exp(-least) * parts.any_word[back]
+    some, listed = _listed_words(parts, labels, state)
+    return min(some, least), total + listed
+
+
+@njit(cache=True, nogil=True, allocates=False)
+def _listed_words(parts: Parts, labels: int, state: int) -> tuple[float, float]:
+    """Return what a state of G lists of the words that may come next, likewise.
+
+    Its words or the ranges of what may come, whichever are fewer, are gone through, and
+    looked up in the others.
+    """
+    lm, least, total = parts.lm, np.inf, 0.0
     first, last = lm.arc_begin[state], lm.arc_begin[state + 1]
+    begin, end = parts.set_begin[labels], parts.set_begin[labels + 1]
+    if last - first < end - begin:
+        range_ends = parts.ranges[:, 1]
+        for arc in range(first, last):
+            begin = first_from(range_ends, begin, end, lm.label[arc])
+            if begin < end and parts.ranges[begin, 0] <= lm.label[arc]:
+                least = np.float64(lm.cost[arc])
+                total += np.exp(-least)
+        return least, total
     at = first
-    for r in range(parts.set_begin[labels], parts.set_begin[labels + 1]):
+    for r in range(begin, end):
         if at == last:
             break
-        begin = first_from(lm.label, at, last, parts.ranges[r, 0])
-        at = first_from(lm.label, begin, last, parts.ranges[r, 1] + 1)
-        if at > begin:
-            least = np.float64(lm.cost[begin])
-            before = parts.sums[begin - 1] if begin > first else 0.0
+        arc = first_from(lm.label, at, last, parts.ranges[r, 0])
+        at = first_from(lm.label, arc, last, parts.ranges[r, 1] + 1)
+        if at > arc:
+            least = np.float64(lm.cost[arc])
+            before = parts.sums[arc - 1] if arc > first else 0.0
             total += parts.sums[at - 1] - before
     return least, total
 
