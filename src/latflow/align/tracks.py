@@ -1,6 +1,6 @@
-"""What speakers say in a recording, and the files that it is written in.
+"""Write what speakers say in a recording: TextGrids, and MFA's JSON and CSV.
 
-TextGrids, and MFA's JSON and CSV, have the words and phones of each speaker in tiers.
+They have the words and phones of each speaker in tiers.
 """
 
 from __future__ import annotations

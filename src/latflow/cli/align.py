@@ -132,7 +132,7 @@ def _align(arguments: Arguments) -> int:
         return 1
     speakers = len(survey.speakers)
     sys.stdout.write(
-        f"{survey.num_utterances} utterances, {survey.told_hours()}, "
+        f"{survey.num_utterances} utterances, {survey.hours_text()}, "
         f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
     )
     _check_package(arguments.model, adapts=arguments.adapt, device=arguments.device)
@@ -371,7 +371,7 @@ def _validate(arguments: Arguments) -> int:
     source, findings, survey = _surveyed(arguments, lang)
     sys.stdout.write(
         f"{source['type']}: {survey.num_utterances} utterances, "
-        f"{survey.told_hours()}, {len(survey.speakers)} speakers, "
+        f"{survey.hours_text()}, {len(survey.speakers)} speakers, "
         f"{survey.num_words} words\n{render(findings)}\n"
     )
     if arguments.g2p is not None and survey.oov:

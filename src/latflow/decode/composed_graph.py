@@ -147,19 +147,16 @@ class ComposedGraph:
         labels = np.where(hcl.olabel == back_off, BACK_OFF, label_of[words])
         if parts.sentence_end:
             labels[is_end] = last
-        reachable = _reachable(hcl, labels, last)
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
         self._label_of, self._last, self._num_known = label_of, last, num_known
         self._classes: dict[tuple[tuple[int, ...], ...], ComposedLm] = {}
         if parts.model is not None:
             starts = hcl.next_state[labels == last]
+            reachable = _reachable(hcl, labels, last)
             found = find_boundaries(
                 *(hcl, labels, reachable, num_known, parts.model, starts)
             )
-            order = np.argsort(np.append(hcl.sources(), found.state), kind="stable")
-            hcl = _with_arcs(hcl, found)
-            labels = np.append(labels, np.full(len(found.state), ADDED))[order]
-            words = np.append(words, found.phone)[order].astype(np.int32)
+            hcl, labels, words = _with_arcs(hcl, labels, words, found)
             self._boundaries = found
         hcl, labels, words = _back_off_alone(hcl, labels, words)
         reachable = _reachable(hcl, labels, last)
@@ -338,37 +335,56 @@ def _back_off_alone(
     source = hcl.sources()
     moves = (labels == BACK_OFF) & (np.asarray(hcl.ilabel) > 0)
     states = np.unique(source[moves])
+    if not len(states):
+        return hcl, labels, words
     behind = np.zeros(hcl.num_states, np.int32)
     behind[states] = hcl.num_states + np.arange(len(states), dtype=np.int32)
     onwards = np.zeros(len(states), ARC)
     onwards["next_state"] = behind[states]
     sources = np.append(np.where(moves, behind[source], source), states)
-    order = np.argsort(sources, kind="stable")
     labels = np.append(np.where(moves, NOTHING, labels), np.full(len(states), BACK_OFF))
     words = np.append(words, np.zeros(len(states), np.int32))
-    graph = Graph.from_arc_list(
-        hcl.start,
-        sources,
-        np.concatenate([hcl.arcs, onwards]),
-        np.append(hcl.final, np.full(len(states), np.inf, np.float32)),
-    )
-    return graph, labels[order], words[order]
+    return _with(hcl, onwards, sources, labels, words, num_states=len(states))
 
 
-def _with_arcs(hcl: Graph, boundaries: Boundaries) -> Graph:
+def _with_arcs(
+    hcl: Graph, labels: np.ndarray, words: np.ndarray, boundaries: Boundaries
+) -> tuple[Graph, np.ndarray, np.ndarray]:
     """Return HCL with an epsilon arc where added words may begin, behind other arcs.
 
-    It leads nowhere, to a new state: the composition leads it to the words.
+    It leads nowhere, to a new state: the composition leads it to the words. Arguments
+    and result are as for `_back_off_alone`.
     """
     arcs = np.zeros(len(boundaries.state), ARC)
     arcs["weight"], arcs["next_state"] = boundaries.cost, hcl.num_states
     sources = np.append(hcl.sources(), boundaries.state)
-    return Graph.from_arc_list(
-        hcl.start,
-        sources,
-        np.concatenate([hcl.arcs, arcs]),
-        np.append(hcl.final, np.float32(np.inf)),
-    )
+    labels = np.append(labels, np.full(len(arcs), ADDED))
+    words = np.append(words, boundaries.phone)
+    return _with(hcl, arcs, sources, labels, words, num_states=1)
+
+
+def _with(
+    hcl: Graph,
+    more: np.ndarray,
+    sources: np.ndarray,
+    labels: np.ndarray,
+    words: np.ndarray,
+    *,
+    num_states: int,
+) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """Return HCL with more arcs, behind those of their states, and their columns.
+
+    Args:
+        hcl: HCL.
+        more: arcs.
+        sources, labels, words: of HCL's arcs, then of these.
+        num_states: to be added; none is final.
+    """
+    order = np.argsort(sources, kind="stable")
+    final = np.append(hcl.final, np.full(num_states, np.inf, np.float32))
+    arcs = np.concatenate([hcl.arcs, more])
+    graph = Graph.from_arc_list(hcl.start, sources, arcs, final)
+    return graph, labels[order], words[order].astype(np.int32)
 
 
 def _reachable(hcl: Graph, labels: np.ndarray, last: int) -> Reachable:

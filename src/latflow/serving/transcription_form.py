@@ -1,4 +1,4 @@
-"""What a form asks for: the fields of OpenAI's transcriptions, and a few others."""
+"""Read what a form asks for: OpenAI's fields of transcriptions, and a few others."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def _counts(survey: Survey) -> str:
     rates = ", ".join(f"{rate} Hz" for rate in sorted(survey.sample_rates))
     return (
         f"{survey.split}: {survey.num_utterances} utterances, "
-        f"{survey.told_hours()}, {who}, {rates or 'rate unknown'}"
+        f"{survey.hours_text()}, {who}, {rates or 'rate unknown'}"
     )
 
 

@@ -156,7 +156,7 @@ class Survey:
             self.seconds += duration
             self._note_if_short(utt_id, words, duration)
 
-    def told_hours(self) -> str:
+    def hours_text(self) -> str:
         """Return the hours of speech, as far as they are known; no pipe is run."""
         if not self.num_unheard:
             return f"{self.seconds / 3600:.2f} hours"

@@ -119,6 +119,8 @@ class SequenceCriterion(Criterion):
         logits, lengths = self._scores(outputs, batch)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         log_probs = log_likelihoods_of(logits)
+        if self._log_priors is not None:  # copied to a device once
+            self._log_priors = self._log_priors.to(log_probs.device)
         log_likes = log_likelihoods_of(log_probs, self._log_priors, softmax=False)
         teacher = self._teacher_scores(batch)
         part = _Part(logits, log_probs, log_likes, teacher, batch.weight)
