@@ -30,7 +30,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from pkgutil import resolve_name
@@ -220,10 +220,12 @@ def launch(
             started = [
                 _start(command, {**environment, **meeting, **place}) for place in places
             ]
-        with _passing_signals(started):
+        with _passing_signals(started) as passed:
             statuses = _wait(started)
+    if signal.SIGINT in passed and any(statuses):
+        raise KeyboardInterrupt
     if not (elastic and done_path(job).exists()):
-        _judge(job, statuses)
+        _judge(job, [_as_asked(status, passed) for status in statuses])
 
 
 def reports(job: Path) -> list[Path]:
@@ -322,10 +324,18 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
 
 
 @contextmanager
-def _passing_signals(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Hand a request to stop on to the ranks; kill what is left at the end."""
+def _passing_signals(
+    started: Sequence[subprocess.Popen[bytes]],
+) -> Iterator[set[int]]:
+    """Hand a request to stop on to the ranks; kill what is left at the end.
+
+    Yields:
+        The numbers of the signals that have been handed on.
+    """
+    passed: set[int] = set()
 
     def hand_on(number: int, _: FrameType | None) -> None:
+        passed.add(number)
         for process in started:
             if process.poll() is None:
                 process.send_signal(number)
@@ -337,7 +347,7 @@ def _passing_signals(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[Non
     except ValueError:
         log.debug("not in the main thread: signals are not handed on to the ranks")
     try:
-        yield
+        yield passed
     finally:
         for process in started:
             if process.poll() is None:
@@ -365,6 +375,16 @@ def _wait(started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     return [1 if status is None else status for status in statuses]
 
 
+def _as_asked(status: int, passed: Collection[int]) -> int:
+    """Return a rank's status; one that our own request has ended was asked to stop.
+
+    A rank that is still starting, or has trained and writes its model, does not listen
+    for requests: SIGTERM ends it, and its last checkpoint is where it goes on.
+    """
+    is_asked = status == -signal.SIGTERM and signal.SIGTERM in passed
+    return RESUME_STATUS if is_asked else status
+
+
 def _judge(job: Path, statuses: Sequence[int]) -> None:
     """Turn the ranks' ends into an exception, if one did not finish."""
     if not any(statuses):
@@ -372,7 +392,7 @@ def _judge(job: Path, statuses: Sequence[int]) -> None:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in reports(job)]
     failures = [report for report in found if report["status"] != RESUME_STATUS]
     killed = [(k, -status) for k, status in enumerate(statuses) if status < 0]
-    if found and not failures and not killed:
+    if (found or RESUME_STATUS in statuses) and not failures and not killed:
         raise Interrupted
     remedy = "start again to go on from the last checkpoint"
     if killed:

@@ -3,16 +3,20 @@
 import importlib.util
 import logging
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from fixtures import training_task
 from fixtures.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
 from latflow.training.distributed import Backend, Rank, open_backend, resolve_backend
-from latflow.training.launch import launch, threads_of_rank, write_job
+from latflow.training.launch import RESUME_STATUS, launch, threads_of_rank, write_job
 
 NEEDS_HOROVOD = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None,
@@ -238,6 +242,38 @@ def test_a_rank_that_is_killed_ends_the_others(task, tmp_path, backend):
     with pytest.raises(UserError, match=told):
         run(task, tmp_path, backend, {"uneven": SETTINGS["uneven"]}, fault=fault)
     assert time.monotonic() - started < 60
+
+
+LAUNCHER = """
+import sys
+from latflow.errors import Interrupted
+from latflow.training.launch import RESUME_STATUS, launch
+try:
+    launch(sys.argv[1], ranks=2, backend="none")
+except Interrupted:
+    sys.exit(RESUME_STATUS)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"), [(signal.SIGTERM, RESUME_STATUS), (signal.SIGINT, 130)]
+)
+def test_ranks_that_are_asked_to_stop_while_they_start_have_not_failed(
+    tmp_path, asked, status
+):
+    arguments = {"device": "cpu", "folder": str(tmp_path)}
+    function = "fixtures.training_task:wait_to_be_asked"
+    job = write_job(tmp_path / "job.json", function, arguments)
+    paths = [str(Path(training_task.__file__).parents[1]), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", LAUNCHER, str(job)]
+    process = subprocess.Popen(command, env=environment)
+    while process.poll() is None and len(list(tmp_path.glob("ready*"))) < 2:
+        time.sleep(0.01)
+    process.send_signal(asked)
+    assert process.wait() == status
 
 
 @pytest.mark.slow
