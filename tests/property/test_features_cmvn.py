@@ -132,6 +132,38 @@ def test_online_equals_windows_one_by_one_however_frames_are_cut(
     np.testing.assert_allclose(whole, wanted, rtol=1e-4, atol=1e-4)
 
 
+@given(
+    st.integers(0, 60), st.integers(1, 60), st.integers(2, 40), st.integers(1, 50),
+    st.booleans(), st.integers(0, 60), st.integers(0, 100),
+)  # fmt: skip
+def test_online_goes_on_with_the_speakers_frames_before(
+    before, T, window, global_frames, norm_vars, cut, seed
+):
+    given = {"window": window, "global_frames": global_frames, "norm_vars": norm_vars}
+    first, frames = random_frames(before, seed) - 2.0, random_frames(T, seed + 1)
+    others = random_frames(90, seed + 2) + 3.0
+    stats = cmvn_statistics(others)
+    stream = CmvnStream(OnlineCmvn(**given), stats)
+    stream.accept(first[: min(cut, before)])
+    stream.accept(first[min(cut, before) :])
+    stream = CmvnStream(OnlineCmvn(**given), stats, stream.state)
+    got = np.concatenate([stream.accept(frames[:cut]), stream.accept(frames[cut:])])
+    exact = others.astype(np.float64)
+    moments = exact.mean(0), exact.var(0)
+    wanted = reference.online_cmvn(frames, *moments, **given, before=first)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    # what is known of the speaker is never more than a window
+    state = stream.state
+    assert state.count == pytest.approx(min(window, min(window, before) + T))
+
+
+def test_sliding_windows_begin_anew():
+    options = SlidingCmvn(center=False)
+    stream = CmvnStream(options)
+    stream.accept(random_frames(50, 1))
+    assert stream.state is None
+
+
 def test_a_window_around_the_frame_does_not_stream():
     with pytest.raises(ValueError, match="frames to come"):
         CmvnStream(SlidingCmvn(center=True))

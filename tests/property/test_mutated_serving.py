@@ -34,8 +34,9 @@ from latflow.serving.mfa_import import import_mfa
 from latflow.serving.package import Model
 from latflow.serving.package_info import read_info
 from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
+from latflow.serving.recording import find_recordings
 from latflow.serving.service import RefusedError
-from latflow.serving.transcribe import find_recordings, transcribe
+from latflow.serving.transcribe import transcribe
 from latflow.serving.vosk_folder import (
     find_folder,
     in_one_numbering,

@@ -64,18 +64,31 @@ def splice(frames, left, right):
     return np.array(rows)
 
 
-def online_cmvn(frames, mean, variance, *, window, global_frames, norm_vars):
-    """Each frame normalized by those up to it, with so many of the training set's."""
+def online_cmvn(
+    frames, mean, variance, *, window, global_frames, norm_vars, before=None
+):
+    """Each frame normalized by those up to it, with so many of the training set's.
+
+    The speaker's frames `before` fill up a window first.
+    """
     out = np.empty(frames.shape)
     for t in range(len(frames)):
         part = frames[max(0, t + 1 - window) : t + 1].astype(np.float64)
-        weight = min(global_frames, window - len(part))
-        count = len(part) + weight
-        centre = (part.sum(axis=0) + weight * mean) / count
+        pools = [(len(part), part.mean(axis=0), part.var(axis=0))]
+        room = window - len(part)
+        if before is not None and len(before):
+            share, exact = min(room, len(before)), before.astype(np.float64)
+            pools.append((share, exact.mean(axis=0), exact.var(axis=0)))
+            room -= share
+        pools.append((min(global_frames, room), mean, variance))
+        count = sum(weight for weight, _, _ in pools)
+        centre = sum(weight * middle for weight, middle, _ in pools) / count
         out[t] = frames[t] - centre
         if norm_vars:
-            spread = ((part - centre) ** 2).sum(axis=0)
-            spread += weight * (variance + (mean - centre) ** 2)
+            spread = sum(
+                weight * (spread + (middle - centre) ** 2)
+                for weight, middle, spread in pools
+            )
             out[t] /= np.sqrt(spread / count)
     return out
 

@@ -212,7 +212,8 @@ def _transcribe(arguments: Arguments) -> int:
     from latflow.decode.options import TranscribeOptions
     from latflow.options import read_options
     from latflow.serving.package import Model
-    from latflow.serving.transcribe import Fault, find_recordings, received, transcribe
+    from latflow.serving.recording import find_recordings, received
+    from latflow.serving.transcribe import Fault, transcribe
 
     segmentation = {
         "type": arguments.segmentation,

@@ -162,6 +162,20 @@ def _windows(options: SlidingCmvn | OnlineCmvn) -> Windows:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class CmvnState:
+    """Statistics of the frames of a speaker so far, for those to come.
+
+    Attributes:
+        count: frames that they count for, at most a window of them.
+        sums: float64 [2, D], of these frames and their squares, about the mean of the
+            training set.
+    """
+
+    count: float
+    sums: np.ndarray
+
+
 class CmvnStream:
     """Normalization, `sliding` or `online`, of frames that arrive in pieces.
 
@@ -173,21 +187,27 @@ class CmvnStream:
     Args:
         options: of windows that end with their frames (`center: false`).
         stats: of the training set, float64 [2, D + 1], for `online`.
+        speaker: of the same speaker's frames before, for `online`: they fill up a
+            window before the training set does.
 
     Raises:
         ValueError: windows lie around their frames.
         UserError: the statistics hold no frame.
 
-    Source: Kaldi `feat/online-feature.cc:OnlineCmvn` (apply-cmvn-online), with no
-    statistics of the speaker.
+    Source: Kaldi `feat/online-feature.cc:OnlineCmvn` (apply-cmvn-online), where
+    `speaker_frames` is the window.
     """
 
     def __init__(
-        self, options: SlidingCmvn | OnlineCmvn, stats: np.ndarray | None = None
+        self,
+        options: SlidingCmvn | OnlineCmvn,
+        stats: np.ndarray | None = None,
+        speaker: CmvnState | None = None,
     ) -> None:
         self._windows = _windows(options)
         if self._windows.is_centred:
             raise ValueError("a window around the frame needs frames to come")
+        self._speaker = speaker
         self._origin: np.ndarray | None = None  # keeps sums small
         self._variance: np.ndarray | float = 0.0
         self._dim = 0
@@ -199,6 +219,18 @@ class CmvnStream:
         # [T', 2, D], of frames and their squares over those before `_first`, before the
         # next one, ...
         self._sums, self._first = np.empty(0), 0
+
+    @property
+    def state(self) -> CmvnState | None:
+        """Return the statistics up to now; None with `sliding`, or of no frame."""
+        speaker = self._speaker
+        if not self._num_frames or not self._windows.prior:
+            return speaker
+        count, sums = float(self._num_frames), self._sums[-1]
+        if speaker is not None:
+            count, sums = count + speaker.count, sums + speaker.sums
+        kept = min(1.0, self._windows.length / count)
+        return CmvnState(kept * count, kept * sums)
 
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Take the next frames [T, D]; return those ready, float32 [T', D]."""
@@ -235,15 +267,21 @@ class CmvnStream:
         begin, behind, weight = windows_of(
             self._num_done, end, self._num_frames, windows
         )
-        count = (behind - begin + weight)[:, np.newaxis]
         sums = self._sums[behind - self._first] - self._sums[begin - self._first]
+        own = behind - begin
+        if self._speaker is not None and self._speaker.count:
+            share = np.minimum(windows.length - own, self._speaker.count)
+            weight = np.minimum(windows.length - own - share, windows.prior)
+            factors = (share / self._speaker.count)[:, np.newaxis, np.newaxis]
+            sums, own = sums + factors * self._speaker.sums, own + share
+        count = (own + weight)[:, np.newaxis]
         mean = sums[:, 0] / count  # what is known adds nothing to one about its own
         normalized = np.concatenate(self._waiting) - mean
         if not np.isnan(windows.floor):
             squares = sums[:, 1] + weight[:, np.newaxis] * self._variance
             variance = np.maximum(squares / count - mean**2, windows.floor)
             normalized /= np.sqrt(variance)
-            normalized[count[:, 0] == 1] = 0.0
+            normalized[count[:, 0] == 1] = 0.0  # of one frame alone
         self._waiting, self._num_done = [], end
         drop = max(0, end - windows.length - self._first)
         self._sums, self._first = self._sums[drop:], self._first + drop

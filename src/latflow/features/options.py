@@ -160,8 +160,8 @@ class SlidingCmvn(Options):
 class OnlineCmvn(Options):
     """By the frames up to each frame, and at first those of the training set too.
 
-    Kaldi's apply-cmvn-online, which Vosk has; no frame waits, and utterances begin
-    without what was known of their speaker.
+    Kaldi's apply-cmvn-online, which Vosk has; no frame waits. Utterances begin without
+    what was known of their speaker; the segments of a session go on with it.
     """
 
     type: Literal["online"] = "online"

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.cmvn import CmvnStream
+from latflow.features.cmvn import CmvnState, CmvnStream
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Splice
@@ -172,12 +172,21 @@ class IvectorModel:
         num_gaussians, dim, _ = self.extractor.matrices.shape
         return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
 
-    def normalizer(self) -> CmvnStream | None:
-        """Begin the CMVN of an utterance's frames that Gaussians are chosen on."""
+    def limit(self, past: Past) -> None:
+        """Let the speaker's utterances before count for so many frames at most."""
+        options = self.options
+        past.limit(options.max_remembered_frames * options.posterior_scale)
+
+    def normalizer(self, speaker: CmvnState | None = None) -> CmvnStream | None:
+        """Begin the CMVN of an utterance's frames that Gaussians are chosen on.
+
+        Args:
+            speaker: of the speaker's frames before.
+        """
         if self.cmvn is None:
             return None
         assert self.cmvn_stats is not None
-        return CmvnStream(self.cmvn, self.cmvn_stats)
+        return CmvnStream(self.cmvn, self.cmvn_stats, speaker)
 
     def online(self, frames: np.ndarray, past: Past | None = None) -> np.ndarray:
         """Return the i-vectors of an utterance, one for `period` frames.
@@ -194,7 +203,7 @@ class IvectorModel:
         """
         options = self.options
         past = past or self.begin()
-        past.limit(options.max_remembered_frames * options.posterior_scale)
+        self.limit(past)
         chosen = projected = self.projection(frames)
         if (normalizer := self.normalizer()) is not None:
             chosen = self.projection(normalizer.accept(frames))

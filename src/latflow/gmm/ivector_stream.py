@@ -7,11 +7,13 @@ long pauses would else pass for the speaker.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from latflow.gmm.ivector import IvectorModel, gaussian_posteriors
+from latflow.features.cmvn import CmvnState
+from latflow.gmm.ivector import IvectorModel, Past, gaussian_posteriors
 
 _RECONSIDERED = 1000  # frames whose weights may change
 
@@ -35,6 +37,18 @@ class _Counted:
     weights: np.ndarray
 
 
+class IvectorState(NamedTuple):
+    """Statistics of the frames of a speaker so far, for those to come.
+
+    Attributes:
+        past: for i-vectors.
+        cmvn: for the frames that Gaussians are chosen on, where these are normalized.
+    """
+
+    past: Past
+    cmvn: CmvnState | None
+
+
 class IvectorStream:
     """Frames that arrive in pieces, each followed by the i-vector up to then.
 
@@ -44,15 +58,23 @@ class IvectorStream:
 
     Args:
         model: shared between streams.
+        speaker: of the same speaker's frames before.
+
+    Source: Kaldi `online2/online-ivector-feature.h`, its `AdaptationState`.
     """
 
-    def __init__(self, model: IvectorModel) -> None:
+    def __init__(
+        self, model: IvectorModel, speaker: IvectorState | None = None
+    ) -> None:
         self._model, self._past = model, model.begin()
+        if speaker is not None:
+            self._past = replace(speaker.past)
+            model.limit(self._past)
         width = 2 * model.projection.context + 1
         self._frames = np.empty((0, len(model.projection.mean) // width), np.float32)
         self._weights = np.ones(1)  # of the first frames; the last is for all others
         self._counted: deque[_Counted] = deque()  # whose weights may change yet
-        self._normalizer = model.normalizer()
+        self._normalizer = model.normalizer(speaker and speaker.cmvn)
         self._normalized = self._frames  # where there is a normalizer
         self._first = 0  # number of the first frame that is kept
         self._num_done = 0
@@ -62,6 +84,12 @@ class IvectorStream:
     def dim(self) -> int:
         """Features and elements of the i-vector, D + S."""
         return self._frames.shape[1] + self._model.extractor.dim
+
+    @property
+    def state(self) -> IvectorState:
+        """Return the statistics up to now."""
+        normalizer = self._normalizer
+        return IvectorState(replace(self._past), normalizer and normalizer.state)
 
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Take the next frames, float32 [T, D]; return those ready, [T', D + S]."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from latflow.features.cmvn import CmvnStream, normalize
+from latflow.features.cmvn import CmvnState, CmvnStream, normalize
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -19,7 +20,7 @@ from latflow.features.options import (
     SlidingCmvn,
 )
 from latflow.gmm.ivector import IvectorModel
-from latflow.gmm.ivector_stream import IvectorStream
+from latflow.gmm.ivector_stream import IvectorState, IvectorStream
 
 
 def make_front_end(
@@ -60,6 +61,19 @@ class _Stage(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """Statistics of the segments of a session so far, for those to come.
+
+    Attributes:
+        cmvn: for `online` normalization.
+        ivectors: for i-vectors.
+    """
+
+    cmvn: CmvnState | None = None
+    ivectors: IvectorState | None = None
+
+
 class FeatureStream:
     """Features of one segment; in any pieces the same but for rounding.
 
@@ -72,6 +86,7 @@ class FeatureStream:
         statistics: of the training set, float64 [2, D + 1], for normalization by
             `global` or `online`.
         ivectors: what gives the i-vectors that follow each frame, if they do.
+        adaptation: to the same speaker, of the segments before.
     """
 
     def __init__(
@@ -80,17 +95,26 @@ class FeatureStream:
         cmvn: CmvnOptions,
         statistics: np.ndarray | None = None,
         ivectors: IvectorModel | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
+        known = adaptation or Adaptation()
         # A segment has no id: the noise of all begins alike.
         self._front_end = (
             _WholeSignal(front_end)
             if isinstance(front_end, LhotseExtractor)
             else StreamingFrontEnd(front_end)
         )
-        self._stages = _stages(front_end.dim, cmvn, statistics)
-        self._ivectors = None if ivectors is None else IvectorStream(ivectors)
+        self._stages = _stages(front_end.dim, cmvn, statistics, known.cmvn)
+        self._ivectors = ivectors and IvectorStream(ivectors, known.ivectors)
         if self._ivectors is not None:
             self._stages.append(self._ivectors)
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """Return what the frames up to now tell of the speaker."""
+        streams = (stage for stage in self._stages if isinstance(stage, CmvnStream))
+        cmvn = next(streams, None)
+        return Adaptation(cmvn and cmvn.state, self._ivectors and self._ivectors.state)
 
     @property
     def weighs_silence(self) -> bool:
@@ -145,13 +169,18 @@ class _WholeSignal:
         return self._extractor.extract_utterance(wave, 0)
 
 
-def _stages(dim: int, cmvn: CmvnOptions, statistics: np.ndarray | None) -> list[_Stage]:
+def _stages(
+    dim: int,
+    cmvn: CmvnOptions,
+    statistics: np.ndarray | None,
+    speaker: CmvnState | None,
+) -> list[_Stage]:
     """Return what the frames of the front end go through."""
     stages: list[_Stage] = []
     if isinstance(cmvn, OnlineCmvn) or (
         isinstance(cmvn, SlidingCmvn) and not cmvn.center
     ):
-        stages.append(CmvnStream(cmvn, statistics))
+        stages.append(CmvnStream(cmvn, statistics, speaker))
     elif isinstance(cmvn, GlobalCmvn):
         assert statistics is not None
         stages.append(_Global(cmvn, statistics))

@@ -51,7 +51,7 @@ from latflow.nnet.model_dir import load_model as load_network
 from latflow.options import read_options
 from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
-from latflow.serving.features import FeatureStream, make_front_end
+from latflow.serving.features import Adaptation, FeatureStream, make_front_end
 from latflow.serving.options import LanguageOptions
 from latflow.serving.package_info import (
     Kind,
@@ -339,10 +339,24 @@ class Model:
         """Position of the frames of the features in the samples."""
         return self._front_end.geometry
 
-    def front_end(self) -> FeatureStream:
-        """Begin the features of a segment, as `acoustics` takes them."""
+    @property
+    def adapts(self) -> bool:
+        """Return whether segments depend on those of the same speaker before."""
+        is_online = isinstance(self.info.cmvn, OnlineCmvn)
+        return is_online or self._ivectors is not None
+
+    def front_end(self, adaptation: Adaptation | None = None) -> FeatureStream:
+        """Begin the features of a segment, as `acoustics` takes them.
+
+        Args:
+            adaptation: to the speaker, of the segments before.
+        """
         return FeatureStream(
-            self._front_end, self.info.cmvn, self._statistics, self._ivectors
+            self._front_end,
+            self.info.cmvn,
+            self._statistics,
+            self._ivectors,
+            adaptation,
         )
 
     def rescore(self, lattice: Lattice) -> Lattice:

@@ -31,8 +31,9 @@ from latflow.serving.package_info import (
     check_recognizing,
     read_info,
 )
+from latflow.serving.recording import Recording
 from latflow.serving.session import Session
-from latflow.serving.transcribe import Fault, Recording, transcriptions
+from latflow.serving.transcribe import Fault, transcriptions
 
 
 def load(

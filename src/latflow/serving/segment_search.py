@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from latflow.serving.acoustics import ChunkCutter
+from latflow.serving.features import Adaptation
 from latflow.serving.package import Model
 
 
@@ -48,19 +49,26 @@ class SegmentSearch:
         search: through its frames.
         num_frames: frames of the features that have been searched.
         accepted: the sample behind those that the front end has had.
+        adaptation: to the speaker, of the segments before and of this one up to the
+            last chunk that was searched, with the frames that it was scored with; so
+            it is the same for any pieces in which the audio comes.
 
     Args:
         model: of the session.
         begin: see above.
         size: frames of a chunk.
+        adaptation: to the speaker, of the segments before.
     """
 
-    def __init__(self, model: Model, begin: int, size: int) -> None:
+    def __init__(
+        self, model: Model, begin: int, size: int, adaptation: Adaptation | None
+    ) -> None:
         context = model.acoustics.context
         self.begin, self.num_frames = begin, 0
         self.chunks = ChunkCutter(size, context)
         self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
-        self._front_end = model.front_end()
+        self.adaptation = adaptation
+        self._front_end = model.front_end(adaptation)
         if self._front_end.weighs_silence:
             self._front_end.weigh(np.ones(1, np.bool_))  # there is no speech yet
         self._model = model
@@ -86,6 +94,7 @@ class SegmentSearch:
             path = self.search.best_path().transition_ids
             is_silence = self._model.is_silence[path]
             self._front_end.weigh(np.repeat(is_silence, self._model.subsampling))
+        self.adaptation = self._front_end.adaptation
 
     def accept(self, audio: Samples, end: int, *, is_all: bool) -> None:
         """Compute features until a chunk is complete, or there are no more samples.

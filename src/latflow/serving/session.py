@@ -43,6 +43,7 @@ from latflow.lattice.lattice import Lattice
 from latflow.lattice.rescore import rescore
 from latflow.serving.acoustics import Chunk
 from latflow.serving.endpoint import EndpointDetector
+from latflow.serving.features import Adaptation
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import (
@@ -64,18 +65,25 @@ class Session:
     Attributes:
         warnings: about options that have no effect, a sentence each.
         time: seconds of audio that have come.
+        adaptation: to the speaker, by the segments so far that had words; None where
+            there are none, or the model does not adapt.
 
     Args:
         model: shared by all sessions.
         options: of the stream.
         name: of the audio, in the words' `utterance`.
+        adaptation: by segments before the stream, of the same model.
 
     Raises:
         UserError: an option does not fit the model.
     """
 
     def __init__(
-        self, model: Model, options: SessionOptions | None = None, name: str = "audio"
+        self,
+        model: Model,
+        options: SessionOptions | None = None,
+        name: str = "audio",
+        adaptation: Adaptation | None = None,
     ) -> None:
         self._options = options or SessionOptions()
         model, warnings = model.for_session(self._options.part(LanguageOptions))
@@ -92,7 +100,7 @@ class Session:
         self._phrases = self._phrase_models()
         self._chunk_frames = model.info.chunk_frames(self._options.chunk_length)
         self._segment: SegmentSearch | None = None
-        self._begin_stream()
+        self._begin_stream(adaptation)
 
     @property
     def time(self) -> float:
@@ -252,7 +260,7 @@ class Session:
         size = max(self._model.lang.word_ids.values()) + 1
         return (plain_model(size), phrase_model(found, size)) if found else None
 
-    def _begin_stream(self) -> None:
+    def _begin_stream(self, adaptation: Adaptation | None = None) -> None:
         """Begin at time 0."""
         rate, options = self._model.sample_rate, self._options
         self._resampler = StreamingResampler(self._rate, rate)
@@ -262,6 +270,7 @@ class Session:
         self._has_ended, self._is_open = False, True
         self._chunk: Chunk | None = None
         self._told_to = 0  # end of the last segment
+        self.adaptation = adaptation
         self._go_on()
 
     @property
@@ -326,7 +335,9 @@ class Session:
 
     def _begin_segment(self, begin: int) -> None:
         """Begin a segment at a sample."""
-        self._segment = SegmentSearch(self._model, begin, self._chunk_frames)
+        self._segment = SegmentSearch(
+            self._model, begin, self._chunk_frames, self.adaptation
+        )
         self._partial, self._partial_frame = "", 0
 
     def _look(self, segment: SegmentSearch) -> list[Event]:
@@ -375,6 +386,8 @@ class Session:
                 lattice = self._rescored(segment.search.finalise().lattice)
                 hypotheses = self._hypotheses(lattice, bounds[0])
                 no_speech = self._model.transcriber.no_words(lattice)
+                if hypotheses[0].words:  # noise says nothing of the speaker
+                    self.adaptation = segment.adaptation
         except UserError as error:
             warning = str(error)
         finally:

@@ -1,34 +1,32 @@
 """Transcription of recordings with a model package.
 
 Recordings are read in blocks and cut into segments; each segment is recognized by a
-`Session`, as a stream of the same samples would be, several at a time by threads. A
-recording that cannot be read is reported in one line, the others go on. The memory that
-it takes does not depend on how long recordings are (but for segmentation `none`, where
-the search remembers all of a recording, and for formats that only Lhotse reads).
+`Session`, as a stream of the same samples would be, several at a time by threads (of
+one recording one after the other, where the model adapts to the speaker). A recording
+that cannot be read is reported in one line, the others go on. The memory that it takes
+does not depend on how long recordings are (but for segmentation `none`, where the
+search remembers all of a recording, and for formats that only Lhotse reads).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from latflow.corpus.audio import AudioReader, BadAudio
-from latflow.corpus.folder_files import AUDIO_SUFFIXES, is_audio_name
 from latflow.corpus.ids import file_name
-from latflow.corpus.manifests import read_recordings
 from latflow.decode.options import RecordingsOptions, TranscribeOptions
 from latflow.errors import UserError
 from latflow.files import write_text
@@ -37,107 +35,21 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring.results import write_table
+from latflow.serving.features import Adaptation
 from latflow.serving.formats import EXTENSIONS, Transcription, render
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
-from latflow.serving.recording import open_recording
+from latflow.serving.recording import (
+    Recording,
+    find_recordings,
+    listed_recordings,
+    open_recording,
+)
 from latflow.serving.results import Event, Final, Segment, moved
 from latflow.serving.segmentation import SpeechCutter, detector_of
 from latflow.serving.session import Session
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A file to transcribe.
-
-    Attributes:
-        path: the file.
-        name: that its outputs have, with `/` between folders.
-        raw_rate: see `AudioReader`.
-    """
-
-    path: Path
-    name: str
-    raw_rate: int | None = None
-
-
-def find_recordings(inputs: Sequence[str | Path]) -> list[Recording]:
-    """Return the files that are named, and all audio files below folders, sorted.
-
-    A name is the file's without its suffix, below a folder with the folders on the way;
-    where two would be the same, all names are paths from the folder that holds all of
-    them; then with their suffixes.
-
-    Raises:
-        UserError: a folder holds no audio.
-    """
-    found: dict[Path, Path] = {}  # file -> folder that its name begins at
-    for given in map(Path, inputs):
-        files = _audio_below(given) if given.is_dir() else [given]
-        for path in files:
-            folder = given if given.is_dir() else given.parent
-            found.setdefault(Path(os.path.abspath(path)), Path(os.path.abspath(folder)))
-    top = Path(os.path.commonpath([path.parent for path in found])) if found else Path()
-    long = [path.relative_to(top) for path in found]
-    choices = (
-        [path.relative_to(begin).with_suffix("") for path, begin in found.items()],
-        [path.with_suffix("") for path in long],
-    )
-    names = next((paths for paths in choices if len({*paths}) == len(paths)), long)
-    return [
-        Recording(path, name.as_posix())
-        for path, name in zip(found, names, strict=True)
-    ]
-
-
-def _listed(manifest: Path | None) -> list[Recording]:
-    """Return the recordings of a corpus folder, by their ids."""
-    assert manifest is not None, "neither a path nor a set"
-    found = []
-    for recording in read_recordings(manifest):
-        source = recording.sources[0]
-        if source.type != "file" or len(recording.sources) > 1:
-            raise UserError(
-                "a recording that is not one file",
-                file=manifest,
-                utterance=recording.id,
-                remedy="transcribe a folder of files",
-            )
-        found.append(Recording(Path(str(source.source)), recording.id))
-    return found
-
-
-def _audio_below(folder: Path) -> list[Path]:
-    """Return the audio files below a folder, sorted."""
-    found = sorted(
-        Path(parent, name)
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if is_audio_name(name)
-    )
-    if not found:
-        raise UserError(
-            "no audio file in this folder",
-            file=folder,
-            remedy="name the files themselves if they have other suffixes than "
-            + ", ".join(AUDIO_SUFFIXES),
-        )
-    return found
-
-
-@contextmanager
-def received(raw_rate: int | None = None) -> Iterator[Recording]:
-    """Keep what comes from standard input in a file, which can be sought in.
-
-    Args:
-        raw_rate: see `AudioReader`.
-    """
-    with tempfile.NamedTemporaryFile(prefix="latflow-") as kept:
-        shutil.copyfileobj(sys.stdin.buffer, kept)
-        kept.flush()
-        yield Recording(Path(kept.name), "stdin", raw_rate)
 
 
 def transcribe(
@@ -241,9 +153,14 @@ def transcribe_recordings(
     Raises:
         UserError: there is no audio, or too much of it cannot be read.
     """
+    if options.path:
+        asked = find_recordings([options.path])
+    else:
+        assert recordings is not None, "neither a path nor a set"
+        asked = listed_recordings(recordings)
     found = transcribe(
         Model.load(package_dir, trust_code=True),  # of this experiment
-        find_recordings([options.path]) if options.path else _listed(recordings),
+        asked,
         options=options,
         out_dir=out_dir,
         lattices=out_dir / "lattices.ark" if options.lattices else None,
@@ -312,6 +229,7 @@ class _Part:
         duration: seconds of the whole recording, as far as its last part.
         fault: why the recording cannot be transcribed.
         is_last: whether this ends the recording.
+        adaptation: to the speaker, for the parts to come.
     """
 
     recording: Recording
@@ -320,6 +238,30 @@ class _Part:
     duration: float = 0.0
     fault: BadAudio | UserError | None = None
     is_last: bool = False
+    adaptation: Adaptation | None = None
+
+
+class _Turn(NamedTuple):
+    """What a segment waits for, and what waits for it, where the model adapts.
+
+    A pool of threads begins work in order: what is waited for has begun.
+
+    Attributes:
+        before: gives the adaptation that the segment before ends with.
+        after: takes that of this one.
+    """
+
+    before: Future[Adaptation | None] | None = None
+    after: Future[Adaptation | None] | None = None
+
+
+def _turns(*, adapts: bool) -> Iterator[_Turn]:
+    """Yield those of a recording's segments; they wait only if the model adapts."""
+    before = None
+    while True:
+        after: Future[Adaptation | None] | None = Future() if adapts else None
+        yield _Turn(before, after)
+        before = after
 
 
 def _call(part: Callable[[], _Part]) -> _Part:
@@ -402,15 +344,17 @@ class _Job:
     def _speech(self, recording: Recording) -> Iterator[Callable[[], _Part]]:
         """Read a recording; yield the recognition of its segments of speech."""
         options = self._options
+        turns = _turns(adapts=self._model.adapts)
         try:
             with _opened(recording) as audio:
                 rate = audio.sample_rate
                 cutter = SpeechCutter(rate, detector_of(rate), options.segmentation)
+                work = partial(self._piece, recording, rate)
                 for block in audio.blocks(options.channel):
-                    for start, samples in cutter.accept(block):
-                        yield partial(self._piece, recording, rate, start, samples)
-                for start, samples in cutter.finish():
-                    yield partial(self._piece, recording, rate, start, samples)
+                    for piece in cutter.accept(block):
+                        yield partial(work, *piece, next(turns))
+                for piece in cutter.finish():
+                    yield partial(work, *piece, next(turns))
         except BadAudio as fault:
             yield partial(_Part, recording, fault=fault, is_last=True)
         else:
@@ -418,13 +362,23 @@ class _Job:
             yield partial(_Part, recording, duration=duration, is_last=True)
 
     def _piece(
-        self, recording: Recording, rate: int, start: int, samples: np.ndarray
+        self,
+        recording: Recording,
+        rate: int,
+        start: int,
+        samples: np.ndarray,
+        turn: _Turn,
     ) -> _Part:
         """Recognize a segment that begins at a sample."""
+        known = turn.before and turn.before.result()
         try:
-            part = self._recognized(recording, rate, [samples])
+            part = self._recognized(recording, rate, [samples], known)
+            known = part.adaptation
         except UserError as error:
             return _Part(recording, fault=error)
+        finally:
+            if turn.after is not None:
+                turn.after.set_result(known)
         later = [moved(segment, start / rate) for segment in part.segments]
         return replace(part, segments=later)
 
@@ -439,19 +393,29 @@ class _Job:
         return replace(part, is_last=True)
 
     def _recognized(
-        self, recording: Recording, rate: int, blocks: Iterable[np.ndarray]
+        self,
+        recording: Recording,
+        rate: int,
+        blocks: Iterable[np.ndarray],
+        known: Adaptation | None = None,
     ) -> _Part:
-        """Recognize a stream."""
+        """Recognize a stream, of a speaker of whom this is known."""
         options = self._session.replace(sample_rate=rate)
         events: list[Event] = []
-        with Session(self._model, options, recording.name) as session:
+        with Session(self._model, options, recording.name, known) as session:
             for block in blocks:
                 events += session.accept(block)
             events += session.finish()
             duration = session.time
         segments = [event.segment for event in events if isinstance(event, Final)]
         given_up = [segment.warning for segment in segments if segment.warning]
-        return _Part(recording, segments, [*session.warnings, *given_up], duration)
+        return _Part(
+            recording,
+            segments,
+            [*session.warnings, *given_up],
+            duration,
+            adaptation=session.adaptation,
+        )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.features.cmvn import cmvn_statistics, normalize
+from latflow.features.cmvn import CmvnStream, cmvn_statistics, normalize
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import OnlineCmvn
 from latflow.gmm.ivector import (
@@ -245,6 +245,28 @@ def test_gaussians_may_be_chosen_on_normalized_frames(tmp_path, norm_vars):
         np.testing.assert_allclose(ivector, wanted - [5.0, 0.0], rtol=1e-4, atol=1e-4)
     plain = dataclasses.replace(model, cmvn=None, cmvn_stats=None)
     assert np.abs(plain.online(frames) - got).max() > 0.01
+    # after the speaker's frames before, whose last i-vector is of frame 30
+    past, before = model.begin(), IvectorStream(model)
+    first = frames[:31] - np.float32(1.0)
+    model.online(first, past)
+    before.accept(first)
+    before.finish()
+    known = before.state
+    stream = IvectorStream(model, known)
+    found = np.concatenate([stream.accept(frames), stream.finish()])[::10, D:]
+    np.testing.assert_allclose(known.past.occupancy, past.occupancy, rtol=1e-6)
+    normalized = CmvnStream(cmvn, stats, known.cmvn).accept(frames)
+    assert np.abs(normalized - normalize(frames, cmvn, stats)).max() > 0.1
+    posteriors = gaussian_posteriors(model.ubm, splice(normalized), model.options)
+    for k, ivector in enumerate(found):
+        heard = slice(0, 10 * k + 1)
+        means, _ = model.extractor.posterior(
+            (past.occupancy + posteriors[heard].sum(0))[None],
+            (past.first + posteriors[heard].T @ counted[heard])[None],
+            100.0,
+        )
+        np.testing.assert_allclose(ivector, means[0] - [5.0, 0.0], rtol=1e-4, atol=1e-4)
+    assert np.abs(found - got).max() > 0.01
     # in pieces
     for pieces in (1, 5, 47):
         stream = IvectorStream(model)

@@ -16,7 +16,8 @@ from websockets.sync.client import connect
 from latflow.decode.options import SegmentationOptions, TranscribeOptions
 from latflow.lattice.edit_distance import count_errors
 from latflow.serving.options import SessionOptions
-from latflow.serving.transcribe import Fault, find_recordings, transcribe
+from latflow.serving.recording import find_recordings
+from latflow.serving.transcribe import Fault, transcribe
 
 RATE = 8000  # of the speech, and of the model
 RATES = {8000: (1, 1), 16000: (2, 1), 44100: (441, 80), 48000: (6, 1)}

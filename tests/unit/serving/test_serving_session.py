@@ -4,13 +4,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from fixtures.serving_package import adapting_package
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latflow.decode.options import EndpointOptions, EndpointRule, SegmentationOptions
 from latflow.errors import UserError
+from latflow.features.options import OnlineCmvn
 from latflow.features.resampling import resample
 from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
 from latflow.serving.results import SILENCE, Final, Partial
 from latflow.serving.segmentation import SpeechCutter, detector_of
 from latflow.serving.session import Session
@@ -79,6 +82,39 @@ def test_it_recognizes_digits(model, digits, utterances):
 def test_any_pieces_give_the_same_events(model, speech, sizes):
     expected = told(events_of(model, speech, max_alternatives=3))
     assert told(events_of(model, speech, sizes, max_alternatives=3)) == expected
+
+
+def test_segments_go_on_with_the_statistics_of_those_before_that_had_words(
+    digits, speech, tmp_path, monkeypatch
+):
+    cmvn = OnlineCmvn(global_frames=600)
+    model = Model.load(adapting_package(digits, tmp_path, cmvn))
+    known, begin = [], Model.front_end
+
+    def front_end(self, adaptation=None):
+        known.append(adaptation)
+        return begin(self, adaptation)
+
+    monkeypatch.setattr(Model, "front_end", front_end)
+    noise = speech[-2 * RATE :]
+    wave = np.concatenate([speech, noise, speech, noise])
+    segments = finals(events_of(model, wave))
+    whole = known.copy()
+    known.clear()
+    events_of(model, wave, (1777,))
+    assert len(known) == len(whole) >= len(segments) > 2
+    assert whole[0] is None
+    for one, other in zip(known[1:], whole[1:], strict=True):
+        np.testing.assert_array_equal(one.cmvn.sums, other.cmvn.sums)
+    for i, segment in enumerate(segments[:-1]):
+        has_changed = whole[i + 1] is not whole[i]
+        assert has_changed == bool(segment.best.words)
+    assert 0 < whole[-1].cmvn.count <= cmvn.window
+    session = Session(model, SessionOptions())
+    session.accept(speech)
+    known.clear()
+    session.reset()
+    assert known[0] is None
 
 
 VAD = SegmentationOptions()

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from fixtures.serving_package import adapting_package
 
 from latflow.cli.main import main
 from latflow.corpus.ctm import read_ctm
@@ -21,20 +22,18 @@ from latflow.decode.options import (
     TranscribeOptions,
 )
 from latflow.errors import UserError
+from latflow.features.options import OnlineCmvn
 from latflow.features.resampling import StreamingResampler
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
 from latflow.options import read_options
 from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.recording import find_recordings
 from latflow.serving.results import Final
 from latflow.serving.segmentation import SpeechCutter, SpeechDetector
 from latflow.serving.session import Session
-from latflow.serving.transcribe import (
-    Fault,
-    find_recordings,
-    transcribe,
-    transcribe_recordings,
-)
+from latflow.serving.transcribe import Fault, transcribe, transcribe_recordings
 
 RATE = 8000
 WHOLE = TranscribeOptions(segmentation=SegmentationOptions(type="none"))
@@ -97,6 +96,47 @@ def test_words_of_a_file_are_those_of_a_session(model, digits, tmp_path, threads
     words = " ".join(result.text for result in found).split()
     said = " ".join(digits.texts.values()).split()
     assert abs(len(words) - len(said)) <= 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_where_a_model_adapts_segments_go_on_as_in_a_stream(
+    digits, call, tmp_path, threads
+):
+    cmvn = OnlineCmvn(window=60000, global_frames=20000)
+    model = Model.load(adapting_package(digits, tmp_path, cmvn))
+    again = tmp_path / "again.wav"
+    again.write_bytes(call.read_bytes())
+    archive = tmp_path / "lattices.ark"
+    found = run(model, [call, again], tmp_path, lattices=archive, threads=threads)
+    samples, _ = soundfile.read(call, dtype="float32")
+    options = {"endpoint": "model", "chunk_length": 0.24, "lattices": True}
+    vad = SegmentationOptions()
+    streamed = [
+        segment
+        for segment in segments_of(model, samples, vad=vad, **options)
+        if segment.best.words
+    ]
+    for result in found:
+        mine = [segment for segment in result.segments if segment.best.words]
+        for segment, other in zip(mine, streamed, strict=True):
+            assert_same(segment, other)
+
+    def costs(lattices):
+        return [lattice.acoustic_cost.sum() for lattice in lattices]
+
+    got = costs(lattice for _, lattice in read_lattices(archive))
+    wanted = costs(segment.lattice for segment in streamed)
+    assert got == pytest.approx([*wanted, *wanted], rel=1e-6)
+    cutter = SpeechCutter(RATE, SpeechDetector(RATE), vad)
+    alone = costs(
+        segments_of(model, piece, **options)[0].lattice
+        for _, piece in cutter.accept(samples) + cutter.finish()
+    )
+    assert alone[0] == pytest.approx(wanted[0], rel=1e-6)
+    assert all(
+        abs(one - other) > 1e-4 * other
+        for one, other in zip(alone[1:], wanted[1:], strict=True)
+    )
 
 
 def test_segments_of_speech_are_recognized_one_by_one(model, digits, call, tmp_path):
