@@ -260,14 +260,22 @@ def _language(arguments: Arguments) -> LanguageOptions:
     from latflow.serving.options import LanguageOptions
 
     lines = read_lines(arguments.phrases) if arguments.phrases else ()
-    grammar = read_lines(arguments.grammar) if arguments.grammar else ()
+    grammar = ""
+    if arguments.grammar:
+        grammar = "\n".join(line for _, line in read_lines(arguments.grammar))
+        if not grammar.strip():
+            raise UserError(
+                "the grammar is empty",
+                file=arguments.grammar,
+                remedy="write what may be said, or leave --grammar out",
+            )
     values = {
         "new_words": read_new_words(arguments.words) if arguments.words else (),
         "word_boost": arguments.word_boost,
         "words_like": arguments.words_like,
         "phrases": [line.strip() for _, line in lines if line.strip()],
         "phrase_boost": arguments.phrase_boost,
-        "grammar": "\n".join(line for _, line in grammar),
+        "grammar": grammar,
         "lm": arguments.lm or "",
     }
     return read_options(LanguageOptions, values, "transcribe")
