@@ -24,6 +24,7 @@ from latflow.cli.commands import (
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
+    from latflow.serving.load_report import LoadReport
     from latflow.serving.options import LanguageOptions, LoadOptions
 
 SERVING = Group()
@@ -65,6 +66,10 @@ def _load_test(arguments: Arguments) -> int:
     options = read_options(LoadOptions, {name: given[name] for name in names})
     if arguments.soak:
         return _soak(arguments, options.replace(seconds=60 * arguments.soak))
+
+    def tell(report: LoadReport) -> None:
+        sys.stderr.write(f"{report}\n")
+
     run = load_server(
         arguments.url,
         arguments.audio,
@@ -72,7 +77,13 @@ def _load_test(arguments: Arguments) -> int:
         utterances=arguments.utterances,
         p95=arguments.p95 / 1000 if arguments.find_capacity else None,
         token=arguments.token,
+        on_report=tell,
     )
+    if not any(report.utterances for report in run.reports):
+        raise UserError(
+            f"no utterance ended within {options.seconds:g} s",
+            remedy="give shorter ones, or more time (--seconds)",
+        )
     sys.stdout.write(format_reports(run.reports))
     if run.capacity is not None:
         sys.stdout.write(f"capacity {run.capacity}\n")
