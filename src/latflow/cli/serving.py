@@ -24,6 +24,7 @@ from latflow.cli.commands import (
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
+    from latflow.serving.load_report import LoadReport
     from latflow.serving.options import LanguageOptions, LoadOptions
 
 SERVING = Group()
@@ -65,6 +66,10 @@ def _load_test(arguments: Arguments) -> int:
     options = read_options(LoadOptions, {name: given[name] for name in names})
     if arguments.soak:
         return _soak(arguments, options.replace(seconds=60 * arguments.soak))
+
+    def tell(report: LoadReport) -> None:
+        sys.stderr.write(f"{report}\n")
+
     run = load_server(
         arguments.url,
         arguments.audio,
@@ -72,7 +77,13 @@ def _load_test(arguments: Arguments) -> int:
         utterances=arguments.utterances,
         p95=arguments.p95 / 1000 if arguments.find_capacity else None,
         token=arguments.token,
+        on_report=tell,
     )
+    if not any(report.utterances for report in run.reports):
+        raise UserError(
+            f"no utterance ended within {options.seconds:g} s",
+            remedy="give shorter ones, or more time (--seconds)",
+        )
     sys.stdout.write(format_reports(run.reports))
     if run.capacity is not None:
         sys.stdout.write(f"capacity {run.capacity}\n")
@@ -261,14 +272,22 @@ def _language(arguments: Arguments) -> LanguageOptions:
     from latflow.serving.options import LanguageOptions
 
     lines = read_lines(arguments.phrases) if arguments.phrases else ()
-    grammar = read_lines(arguments.grammar) if arguments.grammar else ()
+    grammar = ""
+    if arguments.grammar:
+        grammar = "\n".join(line for _, line in read_lines(arguments.grammar))
+        if not grammar.strip():
+            raise UserError(
+                "the grammar is empty",
+                file=arguments.grammar,
+                remedy="write what may be said, or leave --grammar out",
+            )
     values = {
         "new_words": read_new_words(arguments.words) if arguments.words else (),
         "word_boost": arguments.word_boost,
         "words_like": arguments.words_like,
         "phrases": [line.strip() for _, line in lines if line.strip()],
         "phrase_boost": arguments.phrase_boost,
-        "grammar": "\n".join(line for _, line in grammar),
+        "grammar": grammar,
         "lm": arguments.lm or "",
     }
     return read_options(LanguageOptions, values, "transcribe")

@@ -42,6 +42,8 @@ from latflow.lang.directory import Lang
 from latflow.lang.lexicon import Pronunciation
 from latflow.lang.phones import place_markers
 
+_EXAMPLES = 60  # phones that a message names
+
 
 @dataclass(frozen=True)
 class AddedWord:
@@ -86,9 +88,10 @@ def pronounced(
             phones = place_markers(phones)
         for phone, own in zip(entry.phones, phones, strict=True):
             if lang.phone_ids.get(own, 0) not in speech:
+                known = {lang.base_phone(number) for number in speech}
                 raise UserError(
                     f"word {entry.word}: phone {phone} is not among those of the model",
-                    remedy="its phones are in lang/phones.txt of the package",
+                    remedy="use its phones: " + " ".join(sorted(known)[:_EXAMPLES]),
                 )
         cost = -math.log(entry.probability) - boost
         ids = tuple(lang.phone_ids[phone] for phone in phones)

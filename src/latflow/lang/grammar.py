@@ -40,6 +40,7 @@ from latflow.lang.lm_arrays import ROOT, LmArrays, lay_out
 log = logging.getLogger(__name__)
 
 FRAME = frozenset({SENTENCE_START, SENTENCE_END})
+_UNKNOWN = "<unk>"  # in any case: tools give it to models, lexica need not have it
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Coverage:
 
     Attributes:
         known: words of the model that words.txt has, `<s>` and `</s>` not counted.
-        unknown: words of the model that it lacks.
+        unknown: words of the model that it lacks, `<unk>` not counted.
         frame: which of `<s>` and `</s>` the model has.
         other_case: word of the model -> the same in words.txt in another case, of words
             that are unknown.
@@ -64,7 +65,7 @@ class Coverage:
         """Compare the words of a model with those of words.txt."""
         found = set(model_words)
         allowed = {*map(_nfc, words)} - {EPSILON, GRAMMAR_DISAMBIG} - FRAME
-        unknown = found - allowed - FRAME
+        unknown = {w for w in found - allowed - FRAME if w.casefold() != _UNKNOWN}
         folded = {word.casefold(): word for word in allowed}
         pairs = {w: folded[w.casefold()] for w in unknown if w.casefold() in folded}
         return cls(found & allowed, unknown, found & FRAME, pairs)
@@ -205,7 +206,7 @@ class _Kept:
     def log_dropped(self, arpa: str | Path) -> None:
         """Log how many n-grams are left out, and why."""
         for what, counts in (
-            ("dropped with them", self.unknown),
+            ("dropped: they have words that the lexicon lacks", self.unknown),
             ("left out: <s> stands behind, or </s> before, a word", self.misplaced),
         ):
             for length, count in enumerate(counts, start=1):

@@ -130,6 +130,7 @@ class _Parser:
         body = body[head.end() :]
         self._tokens = list(_tokens(_COMMENTS.sub(r"\1 ", body)))
         self._at, self._depth = 0, 0
+        self._grammar = ""  # its name
 
     def rules(self) -> tuple[dict[str, _Expansion], list[str]]:
         """Return the rules by name, and the names of those that are public."""
@@ -173,11 +174,21 @@ class _Parser:
 
     def _skip_declarations(self) -> None:
         """Skip the name of the grammar, and what it imports."""
-        while self._take("word", "grammar") or self._take("word", "import"):
+        while self._tokens[self._at] in (("word", "grammar"), ("word", "import")):
+            _, declared = self._next()
+            if declared == "grammar":
+                self._grammar = self._tokens[self._at][1]
             while self._kind not in {"mark", "end"}:
                 self._next()
             self._take("mark", "*")  # all rules of a grammar
             self._require(";")
+
+    def _own_name(self, rule: str) -> str:
+        """Return the name of a rule without that of this grammar before it."""
+        for grammar in (self._grammar, self._grammar.rpartition(".")[2]):
+            if grammar and rule.startswith(f"{grammar}."):
+                return rule.removeprefix(f"{grammar}.")
+        return rule
 
     def _choice(self) -> _Expansion:
         """Read alternatives."""
@@ -214,7 +225,8 @@ class _Parser:
             found: _Expansion = _Words(re.sub(r"\\(.)", r"\1", value))
         elif kind == "rule":
             self._next()
-            found = {"NULL": _NULL, "VOID": _VOID}.get(value) or _Reference(value)
+            name = self._own_name(value)
+            found = {"NULL": _NULL, "VOID": _VOID}.get(value) or _Reference(name)
         elif self._take("mark", "("):
             found = self._choice()
             self._require(")")

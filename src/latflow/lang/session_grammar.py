@@ -113,7 +113,10 @@ def read_grammar(text: str, lang: Lang) -> Graph:
     if _is_jsgf(text):
         graph = read_jsgf(text, words.ids, words.unknown)
         words.require_all()
-        return _deterministic(graph)
+        graph = _deterministic(graph)
+        if not graph.olabel.any():
+            raise _no_phrase()
+        return graph
     phrases = [words.ids(phrase) for phrase in read_phrases(text)]
     words.require_all()
     return _any_of([phrase for phrase in phrases if phrase])
@@ -157,6 +160,11 @@ def read_phrases(text: str) -> list[str]:
     return found
 
 
+def _no_phrase() -> UserError:
+    """Return the error about a grammar by which nothing can be said."""
+    return UserError("the grammar has no phrase", remedy="write at least one")
+
+
 def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
     """Return an acceptor of any number of phrases, as probable as the end each.
 
@@ -165,7 +173,7 @@ def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
     """
     whole = list(dict.fromkeys(map(tuple, phrases)))
     if not whole:
-        raise UserError("the grammar has no phrase", remedy="write at least one")
+        raise _no_phrase()
     cost = math.log(len(whole) + 1)
     next_state: dict[tuple[int, int], int] = {}
     ends = []

@@ -82,6 +82,16 @@ class LoadReport:
         """Tell whether nothing was lost, and the latency's p95 is within a limit."""
         return not self.errors and self.latency.get("p95", np.inf) <= p95
 
+    def __str__(self) -> str:
+        if not self.utterances:
+            return f"{self.sessions} sessions: no utterance ended in time"
+        latency = _milliseconds(self.latency.get("p95"))
+        finals = self.utterances - self.errors
+        return (
+            f"{self.sessions} sessions: {finals} finals, {self.errors} errors, p95 "
+            f"{latency} ms"
+        )
+
 
 def summarize(
     done: Sequence[Exchange],

@@ -179,6 +179,7 @@ def load_server(
     p95: float | None = None,
     limit: int = 10_000,
     token: str | None = None,
+    on_report: Callable[[LoadReport], None] | None = None,
 ) -> LoadRun:
     """Load a server at an address.
 
@@ -191,16 +192,30 @@ def load_server(
             `options.sessions` on; None for one run.
         limit: greatest number of sessions that a search tries.
         token: bearer token that the server asks for.
+        on_report: is told of each trial of a search as it ends.
 
     Raises:
         UserError: there is no speech, or the server does not answer.
     """
+    tell = on_report or (lambda _: None)
 
     async def work(server: Server, said: Sequence[Utterance]) -> LoadRun:
         if p95 is None:
             report, exchanges = await run_load(server, said, options)
             return LoadRun([report], exchanges)
-        return await _search(server, said, options.replace(real_time=True), p95, limit)
+        exchanges: list[Exchange] = []
+
+        async def measure(sessions: int) -> LoadReport:
+            trial = options.replace(real_time=True, sessions=sessions)
+            report, more = await run_load(server, said, trial)
+            exchanges.extend(more)
+            tell(report)
+            return report
+
+        capacity, reports = await find_capacity(
+            measure, p95=p95, first=options.sessions, limit=limit
+        )
+        return LoadRun(reports, exchanges, capacity)
 
     return with_server(url, audio, work, utterances=utterances, token=token)
 
@@ -234,27 +249,6 @@ def with_server(
         raise UserError(
             f"{url}: {error}", remedy="check the address, and the server's log"
         ) from error
-
-
-async def _search(
-    server: Server,
-    said: Sequence[Utterance],
-    options: LoadOptions,
-    p95: float,
-    limit: int,
-) -> LoadRun:
-    """Search the capacity of a server."""
-    exchanges: list[Exchange] = []
-
-    async def measure(sessions: int) -> LoadReport:
-        report, more = await run_load(server, said, options.replace(sessions=sessions))
-        exchanges.extend(more)
-        return report
-
-    capacity, reports = await find_capacity(
-        measure, p95=p95, first=options.sessions, limit=limit
-    )
-    return LoadRun(reports, exchanges, capacity)
 
 
 class Clock:

@@ -169,19 +169,7 @@ class SessionSearches:
         """
         found: list[Pronunciation] = []
         for line in options.new_words:
-            if len(line.split()) > 1:
-                found.append(read_entry(line))
-            elif self._lang.is_known(word := line.strip()):
-                warnings.append(f"new_words: the lexicon has the word {word}")
-            elif self._pronouncer is None:
-                raise UserError(
-                    f"new_words: {word} has no phones, and the package has no G2P "
-                    "model",
-                    remedy="give its phones (WORD PHONE PHONE ...), or package the "
-                    "system with package.g2p",
-                )
-            else:
-                found += self._pronouncer.pronounce(word)
+            found += self._new_word(line, warnings)
         if self._can_add and self._pronouncer is not None:
             lang = self._lang.with_words(found)
             if options.grammar:
@@ -193,6 +181,25 @@ class SessionSearches:
                 except UserError as error:
                     warnings.append(error.what)
         return found
+
+    def _new_word(self, line: str, warnings: list[str]) -> list[Pronunciation]:
+        """Return the pronunciations of a word, which may come without phones."""
+        word, *phones = line.split() or [""]
+        known = self._own_word(word)
+        if known not in {None, word}:
+            warnings.append(f"new_words: {word} is added beside {known} of the lexicon")
+        if phones:
+            return [read_entry(line)]
+        if known == word:
+            warnings.append(f"new_words: the lexicon has the word {word}")
+            return []
+        if self._pronouncer is None:
+            raise UserError(
+                f"new_words: {word} has no phones, and the package has no G2P model",
+                remedy="give its phones (WORD PHONE PHONE ...), or package the "
+                "system with package.g2p",
+            )
+        return self._pronouncer.pronounce(word)
 
     @cached_property
     def _pronouncer(self) -> Pronouncer | None:
@@ -212,14 +219,20 @@ class SessionSearches:
                     f"words_like: {new} is no word that is added",
                     remedy="write NEW=KNOWN, or KNOWN for all words that are added",
                 )
-            if not self._lang.is_known(known):
+            like = self._own_word(known)
+            if like is None:
                 raise UserError(
                     f"words_like: the lexicon lacks the word {known}",
                     remedy="name a word of the package",
                 )
             for word in [new] if equals else words:
-                found.setdefault(word, set()).add(self._lang.word_ids[known])
+                found.setdefault(word, set()).add(self._lang.word_ids[like])
         return {word: tuple(sorted(known)) for word, known in found.items()}
+
+    def _own_word(self, word: str) -> str | None:
+        """Return a word as the lexicon has it, maybe in another case; None if not."""
+        cases = (word, word.upper(), word.lower(), word.capitalize())
+        return next(filter(self._lang.is_known, cases), None)
 
     @cached_property
     def _extensible(self) -> tuple[LatticeDecoder, HmmCache]:

@@ -259,6 +259,7 @@ async def _events(
                     )
         usage = _usage(recognition.seconds)
         values = {"text": " ".join(texts), **logprobs(all_words), "usage": usage}
+        values |= _warnings(recognition.notes)
         yield _event("transcript.text.done", **values)
     except RefusedError as refusal:
         yield _event("error", **error_values(refusal))
@@ -302,6 +303,11 @@ def _usage(seconds: float) -> dict[str, Any]:
     return {"type": "duration", "seconds": math.ceil(seconds)}
 
 
+def _warnings(notes: Sequence[str]) -> dict[str, Any]:
+    """Return what is to be said beside the words."""
+    return {"warnings": list(notes)} if notes else {}
+
+
 def _answer(
     transcription: Transcription, wanted: Wanted, notes: Sequence[str]
 ) -> Response:
@@ -309,7 +315,7 @@ def _answer(
     form, usage = wanted.form, _usage(transcription.duration)
     words = [word for s in transcription.segments for word in s.best.words]
     if form == "json":
-        value: dict[str, Any] = {"text": transcription.text, "usage": usage}
+        value = {"text": transcription.text, "usage": usage, **_warnings(notes)}
         if wanted.has_logprobs:
             value["logprobs"] = log_probabilities(words)
         return JSONResponse(value)
@@ -324,9 +330,8 @@ def _answer(
         "duration": transcription.duration,
         "text": transcription.text,
         "usage": usage,
+        **_warnings(notes),
     }
-    if notes:
-        value["warnings"] = list(notes)
     if "segment" in wanted.granularities:
         value["segments"] = [
             _segment_values(i, segment)

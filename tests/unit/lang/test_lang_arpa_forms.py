@@ -194,6 +194,15 @@ def test_some_words_in_another_case_are_logged(tmp_path, caplog):
     )
 
 
+def test_the_unknown_word_that_tools_add_is_no_word(tmp_path, caplog):
+    text = changed("1=5", "1=6").replace("-0.7\t", "-2\t<unk>\n-0.7\t", 1)
+    words = ["a", "b", "café", "<UNK>"]
+    assert not check_arpa(write(tmp_path / "lm", text), words).unknown
+    assert not caplog.text
+    with pytest.raises(UserError, match="the model has e.g. a"):
+        check_arpa(tmp_path / "lm", ["x", "<UNK>"])
+
+
 def test_words_txt_may_have_letters_and_marks_apart(tmp_path):
     apart = {unicodedata.normalize("NFD", w): number for w, number in WORD_IDS.items()}
     model = read_arpa(write(tmp_path / "lm", MODEL))

@@ -107,7 +107,6 @@ def test_weights_are_relative(lang):
         ('public <x> = "turn on" | "don\'t";', {"", "turn on", "don't"}),
         ("public <x> = on <GARBAGE>;", {"", "on", "on <UNK>", "on <UNK> <UNK>"}),
         ("public <x> = [on [off]];", {"", "on", "on off"}),
-        ("public <x> = <x>;", {""}),
         ("public <x> = Turn ON, don’t", {"", "turn on don't"}),
         (f"public <x> = on off{'+*' * 2000};", {"", "on", "on off", "on off off"}),
         ("// only a comment\rpublic <x> = on;", {"", "on"}),
@@ -250,3 +249,25 @@ def test_bigrams_are_those_of_vosk():
     assert trie.sentence_costs(np.array([], np.int32))[0] == pytest.approx(half(2 / 7))
     with pytest.raises(UserError, match="no word of the list"):
         bigram_grammar([[], []])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "public <a> = <VOID>;",
+        "public <a> = ;",
+        "public <a> = /0/ on | /0/ off;",
+        "public <a> = <VOID> on;",
+        "public <a> = <a>;",
+    ],
+)
+def test_a_grammar_by_which_nothing_can_be_said_is_refused(lang, rules):
+    with pytest.raises(UserError, match="the grammar has no phrase"):
+        jsgf(rules, lang)
+
+
+@pytest.mark.parametrize("name", ["way", "lamps.way", "com.example.lamps.way"])
+def test_rules_may_be_named_with_their_grammar(lang, name):
+    text = "#JSGF V1.0;\ngrammar com.example.lamps;\n"
+    text += f"public <a> = turn <{name}>;\n<way> = on;\n"
+    assert sentences(read_grammar(text, lang), 3, lang).keys() == {"", "turn on"}

@@ -182,8 +182,10 @@ def test_samples_beyond_full_scale_are_told(server, model, speech, tmp_path, cap
     assert re.search(rf"a\.wav: \d+ {said}", caplog.text)
     url = f"{server.http}/v1/audio/transcriptions"
     data = {"model": "x", "response_format": "verbose_json"}
-    told = httpx.post(url, files={"file": ("a.wav", content)}, data=data).json()
-    (warning,) = told["warnings"]
-    assert re.search(said, warning)
+    for form in (data, {"model": "x"}, {"model": "x", "stream": "true"}):
+        reply = httpx.post(url, files={"file": ("a.wav", content)}, data=form).text
+        told = json.loads(reply.rpartition("data: ")[2])
+        (warning,) = told["warnings"]
+        assert re.search(said, warning)
     quiet = httpx.post(url, files={"file": ("a.wav", wav(speech))}, data=data).json()
     assert "warnings" not in quiet

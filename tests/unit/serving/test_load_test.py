@@ -4,9 +4,11 @@ import asyncio
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import soundfile
 from websockets.asyncio.server import serve
 
+from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.serving.clients import ClientError, server_of
 from latflow.serving.load_report import LoadReport, format_reports, write_csv
@@ -302,6 +305,36 @@ def wave(tmp_path):
     samples = (1000 * np.sin(np.arange(8000) / 20)).astype(np.int16)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     return tmp_path / "a.wav", samples
+
+
+@contextmanager
+def running(handler):
+    """A server in a thread; yields its address."""
+
+    async def run():
+        async with serve(handler, "127.0.0.1", 0) as listening:
+            address.set_result(listening.sockets[0].getsockname()[1])
+            await asyncio.wrap_future(ended)
+
+    address, ended = Future(), Future()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, run())
+        yield f"ws://127.0.0.1:{address.result(10)}"
+        ended.set_result(None)
+
+
+def test_a_search_tells_each_trial_as_it_ends(wave, capsys):
+    with running(Vosk(delay=0.05)) as url:
+        command = ["load-test", url, str(wave[0]), "--find-capacity", "--p95", "20"]
+        assert main([*command, "--seconds", "2.5"]) == 1
+        output = capsys.readouterr()
+        told = output.err.splitlines()
+        assert len(told) == 2
+        assert all(re.match(r"1 sessions: \d finals, 0 errors, p95", t) for t in told)
+        assert output.out.endswith("capacity 0\n")
+        assert main([*command, "--seconds", "0.5"]) == 1
+        assert "1 sessions: no utterance ended" in (error := capsys.readouterr().err)
+        assert "error: no utterance ended within 0.5 s - give shorter ones" in error
 
 
 def test_audio_files_keep_their_samples(wave):

@@ -399,6 +399,9 @@ def test_transcribe_takes_phrases_and_a_grammar(lacking, digits, tmp_path, capsy
     assert "no such words: NOWHERE" in output.err
     assert main([*command, "--grammar", str(grammar), "--lm", "x.arpa"]) == 1
     assert "give one language model only" in capsys.readouterr().err
+    grammar.write_text("\n")
+    assert main([*command, "--grammar", str(grammar)]) == 1
+    assert f"{grammar}: the grammar is empty" in capsys.readouterr().err
 
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
@@ -416,6 +419,27 @@ def test_what_cannot_be_added_is_refused_in_a_line(lacking):
         with_words(model, "new N UW", words_like=("old=ONE",))
     with pytest.raises(UserError, match="'new' is not a word and its phones"):
         read_entry("new")
+
+
+def test_words_that_the_lexicon_has_in_another_case_are_told(lacking, speller):
+    _, model, _ = lacking
+    word = model.lang.speech_words[0]
+    _, phones = model.lang.lexicon[word][0]
+    other = word.lower()
+    entry = f"{other} {' '.join(phones)}"
+
+    def warnings(*lines, **options):
+        options = LanguageOptions(new_words=lines, **options)
+        return model.for_session(options)[1]
+
+    assert other != word
+    beside = f"new_words: {other} is added beside {word} of the lexicon"
+    assert warnings(entry) == (beside,)
+    options = LanguageOptions(new_words=(other,))
+    assert speller.for_session(options)[1] == (beside,)
+    assert warnings(entry, words_like=(other,)) == (beside,)
+    with pytest.raises(UserError, match=f"use its phones: .*{phones[0]}"):
+        warnings(f"{other} {phones[0]}0")
 
 
 def test_a_session_waits_for_no_other_search(monkeypatch):
