@@ -16,9 +16,9 @@ from websockets.sync.client import connect
 
 from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
+from latflow.serving.realtime import SettledWords
 from latflow.serving.realtime_settings import Settings, turns_of
 from latflow.serving.service import RefusedError
-from latflow.serving.settled_words import SettledWords
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("counting_sessions")]
 CHUNK = 800  # samples that the counting session makes a word of
