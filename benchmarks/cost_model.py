@@ -25,8 +25,8 @@ from latflow.report.cost_figures import (
     AMOUNTS,
     FIGURES,
     MEASURED,
+    Run,
     packaged_figures,
-    read_figures,
 )
 from latflow.report.cost_model import error_factors, leave_one_out, whole
 from latflow.scoring.results import write_table
@@ -40,7 +40,7 @@ def figures_of(runs: list[str], *, are_lacking: bool = False) -> pd.DataFrame:
         are_lacking: take of them only rules that no other run has shown.
     """
     new = [
-        read_figures(Path(folder)).assign(run=name)
+        Run(Path(folder)).figures().assign(run=name)
         for name, _, folder in (run.partition("=") for run in runs)
     ]
     names = {name for table in new for name in table["run"]}

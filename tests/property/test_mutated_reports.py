@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from latflow.report.build import make_report
 from latflow.report.comparison import comparison_sections
-from latflow.report.cost_figures import read_figures
+from latflow.report.cost_figures import Run
 from latflow.scoring.options import BootstrapOptions
 
 DRAWS = BootstrapOptions(samples=100)
@@ -97,7 +97,7 @@ def use_comparison(folder):
         shutil.copytree(folder, before)
     with mock.patch.object(Figure, "savefig", drawn):
         comparison_sections(before, folder, bootstrap=DRAWS, seed=1)
-    read_figures(folder)
+    Run(folder).figures()
 
 
 #: Name of file or folder, how it is written, how it is used.

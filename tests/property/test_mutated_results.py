@@ -49,7 +49,7 @@ from latflow.lattice.posteriors import (
 from latflow.lattice.prune import prune
 from latflow.ledger import read_ledger
 from latflow.ragged import RaggedWriter
-from latflow.report.cost_figures import read_figures
+from latflow.report.cost_figures import Run
 from latflow.report.costs import read_costs
 from latflow.report.inputs import read_log
 from latflow.scoring.boundaries import read_labels
@@ -176,7 +176,7 @@ def write_provenance(folder, rng):
 def use_provenance(folder):
     describe(find_record(folder / "graph/ledger.jsonl"))
     list(above_limit(folder, 0.1))
-    read_figures(folder)
+    Run(folder).figures()
 
 
 def write_part(folder, rng):

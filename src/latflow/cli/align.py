@@ -222,8 +222,7 @@ def _align_one(arguments: Arguments) -> None:
     found, noise = aligner.write(Path(arguments.audio), Path(arguments.text), form)
     if noise:
         sys.stderr.write(
-            "aligned as noise, since the lexicon lacks them, or has phones that "
-            f"the model lacks: {', '.join(noise)}\n"
+            f"aligned as noise, since the lexicon lacks them: {', '.join(noise)}\n"
         )
     if out is None:
         sys.stdout.write(found)

@@ -400,16 +400,17 @@ def _compare(arguments: Arguments) -> None:
 )
 def _plan(arguments: Arguments) -> None:
     """Tell what a run will take: time, memory and disk by rule, and the whole."""
-    from latflow.report.cost_figures import all_figures
+    from latflow.report.cost_figures import Run, all_figures
     from latflow.report.cost_model import CostModel
-    from latflow.report.plan import earlier_runs, make_plan, render
+    from latflow.report.plan import earlier_runs, make_plan, own_run, render
     from latflow.workflow.amounts import split_amounts
     from latflow.workflow.job_graph import plan_jobs
     from latflow.workflow.settings import give_cache, recipe_and_targets
 
     give_cache()
     machines = _machines(arguments)
-    figures = all_figures(arguments.runs or earlier_runs())
+    runs = [Run(Path(run)) for run in arguments.runs or ()] or earlier_runs()
+    figures = all_figures(runs)
     words = [word for word in (arguments.recipe, *arguments.targets) if word]
     if not arguments.configfile:
         arguments.recipe, arguments.targets = recipe_and_targets(words)
@@ -426,7 +427,10 @@ def _plan(arguments: Arguments) -> None:
         gpus=machines.gpus,
     )
     model = CostModel(figures)
-    plan = make_plan(recipe, jobs, model, machines, splits=splits, files=files)
+    done = own_run(recipe, runs)
+    plan = make_plan(
+        recipe, jobs, model, machines, splits=splits, done=done, files=files
+    )
     sys.stdout.write(f"{render(plan, figures)}\n")
 
 

@@ -60,11 +60,10 @@ def extend_lang(
             other lang directory has not.
     """
     model = Lang.load(lang_dir)
-    given = read_dictionaries(lexicon, options)
+    given = read_with_phones_of(model, lexicon, options, needed)
     if given.sentence is None and (model.folder / SILENCE_FILE).is_file():
         edges = read_sentence_silence(model.folder / SILENCE_FILE)
         given = replace(given, sentence=edges)
-    given = _with_phones_of(model, given, options, needed)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
     silence = complete.silence_model(options.silence_probability)
@@ -97,21 +96,22 @@ def extend_lang(
         )
 
 
-def _with_phones_of(
+def read_with_phones_of(
     model: Lang,
-    given: Lexicon,
+    lexicon: str | Path,
     options: LangOptions,
     needed: Collection[str] | None,
 ) -> Lexicon:
-    """Return a lexicon with the phones of a model, as the model writes them.
+    """Read a lexicon with the phones of a model, as the model writes them.
 
     Phones that differ in Unicode's normal form only become the model's. Words of
     silence and noise whose phone the model lacks get its silence, or what it has for
     unknown words. Of `needed` see `extend_lang`.
 
     Raises:
-        UserError: a word that is needed has a phone that the model lacks.
+        UserError: as `extend_lang`.
     """
+    given = read_dictionaries(lexicon, options)
     known = {model.base_phone(phone) for phone in model.topology.phones}
     same = {unicodedata.normalize("NFC", phone): phone for phone in sorted(known)}
     same |= {phone: phone for phone in known}

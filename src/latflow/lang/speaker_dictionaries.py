@@ -9,12 +9,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from latflow.corpus.dictionaries import is_marked, named_word
 from latflow.corpus.ids import plain_id
 from latflow.errors import UserError
-from latflow.files import reading
+from latflow.files import read_yaml, reading
 from latflow.lang.lexicon import Lexicon, Pronunciation, read_lexicon
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import is_special
@@ -55,14 +53,13 @@ class SpeakerDictionaries:
                 absolute, or the name of one that MFA has downloaded.
 
         Raises:
-            UserError: the YAML file is garbled, has no `default`, or names a dictionary
-                that is not there.
+            UserError: the YAML file is garbled, has no `default`, names a speaker
+                twice, or a dictionary that is not there.
         """
         file = Path(path)
         if file.suffix not in SUFFIXES:
             return cls(file, {}, {})
-        told = _read(file)
-        found = {speaker: _of_name(name, file) for speaker, name in told.items()}
+        found = {speaker: _of_name(name, file) for speaker, name in _read(file).items()}
         default = found.pop(_DEFAULT)
         names: dict[Path, str] = {}
         for dictionary in dict.fromkeys(found.values()):
@@ -71,7 +68,7 @@ class SpeakerDictionaries:
         return cls(
             default,
             {name: dictionary for dictionary, name in names.items()},
-            {plain_id(who): names[own] for who, own in found.items() if own in names},
+            {who: names[own] for who, own in found.items() if own in names},
         )
 
     def of(self, speaker: str | None) -> Path:
@@ -142,20 +139,20 @@ def _refuse_marked(lexicon: Lexicon) -> None:
 
 
 def _read(file: Path) -> dict[str, str]:
-    """Return the dictionary of each speaker, as a YAML file names it."""
+    """Return the dictionary of each speaker, by id, as a YAML file names it."""
     remedy = "write lines like default: english_us_mfa"
     with reading(file, "not a list of dictionaries by speaker", remedy):
-        try:
-            told = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
-        except yaml.YAMLError as error:
-            raise ValueError(" ".join(str(error).split())[:200]) from None
-        if not isinstance(told, dict) or not told:
+        names = read_yaml(file)
+        if not isinstance(names, dict) or not names:
             raise ValueError("it is no mapping of speakers")
-        if not all(isinstance(value, str) for value in told.values()):
+        if not all(isinstance(value, str) for value in names.values()):
             raise ValueError("a dictionary is not the name of one")
-        if _DEFAULT not in told:
+        if _DEFAULT not in names:
             raise ValueError("no dictionary is the default one")
-    return {str(speaker): name for speaker, name in told.items()}
+        by_speaker = {plain_id(str(who)): name for who, name in names.items()}
+        if len(by_speaker) < len(names):
+            raise ValueError("two names of speakers differ in blanks and _ only")
+    return by_speaker
 
 
 def _name_of(dictionary: Path, taken: set[str]) -> str:

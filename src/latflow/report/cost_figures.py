@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -114,85 +115,90 @@ def packaged_figures() -> pd.DataFrame:
     return _typed(read_table(_PACKAGED))
 
 
-def all_figures(runs: Sequence[str | Path]) -> pd.DataFrame:
+def all_figures(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the figures that come with latflow, and those of earlier runs.
-
-    Args:
-        runs: folders `results/<experiment>`.
 
     Raises:
         UserError: a folder is not that of an experiment.
     """
     tables = [packaged_figures()]
-    for run in map(Path, runs):
-        if not (run / "benchmarks").is_dir():
+    for run in runs:
+        if not (run.results / "benchmarks").is_dir():
             raise UserError(
-                "no measured jobs here", file=run, remedy="name results/<experiment>"
+                "no measured jobs here",
+                file=run.results,
+                remedy="name results/<experiment>",
             )
-        tables.append(read_figures(run))
+        tables.append(run.figures())
     return pd.concat([table for table in tables if len(table)], ignore_index=True)
 
 
-def read_figures(results: Path) -> pd.DataFrame:
-    """Return what each job of a run had to do, and what it took.
+class Run:
+    """What the jobs of a run had to do, and took; their records are read once.
 
     Args:
         results: `results/<experiment>`.
-
-    Returns:
-        A row a job that has left a record: the columns `FIGURES`; NaN where nothing was
-        measured, or a column does not apply.
     """
-    costs = read_costs(results).set_index(["rule", "job"])
-    records = read_jobs(results)
-    sizes = split_sizes(results)
-    disk = _disk_of(results, records)
-    made = {p: o.size for job in records.values() for p, o in job.outputs.items()}
-    splits = {k: split_of(j.wildcards, j.inputs, sizes) for k, j in records.items()}
-    over_speech = _over_speech(records, sizes)
-    rows = []
-    for key, record in records.items():
-        if key not in costs.index:
-            continue
-        cost = costs.loc[[key]].iloc[-1]
-        inputs = [path for path in record.inputs if path not in over_speech]
-        reads = {path: made[path] if path in made else size_of(path) for path in inputs}
-        graphs = [size for path, size in reads.items() if path.endswith(".fst")]
-        work = work_of(
-            record.params,
-            sizes.get(splits[key] or ""),
-            share=share_of_split(record.wildcards),
-            parameters=_parameters(record),
-            input_mib=sum(reads.values()) / MIB,
-            graph_mib=sum(graphs) / MIB,
-        )
-        taken = [cost["cpu_seconds"], cost["wall_seconds"], cost["peak_memory_mib"]]
-        amounts = [getattr(work, name) for name in AMOUNTS]
-        on_gpu = int(cost["gpu_share"] > 0)
-        rows.append([results.name, *key, on_gpu, *taken, disk[key] / MIB, *amounts])
-    return _typed(pd.DataFrame(rows, columns=FIGURES))
 
+    def __init__(self, results: Path) -> None:
+        self.results = results
 
-def files_over_speech(results: Path, splits: Collection[str]) -> set[str]:
-    """Return the files that jobs over speech have written: none is language data.
+    @cached_property
+    def _records(self) -> Mapping[tuple[str, str], Job]:
+        return read_jobs(self.results)
 
-    Args:
-        results: `results/<experiment>`.
-        splits: names of its sets.
-    """
-    return {f"{results}/{path}" for path in _over_speech(read_jobs(results), splits)}
+    def figures(self) -> pd.DataFrame:
+        """Return what each job had to do, and what it took.
 
+        Returns:
+            A row a job that has left a record: the columns `FIGURES`; NaN where nothing
+            was measured, or a column does not apply.
+        """
+        results, records = self.results, self._records
+        costs = read_costs(results).set_index(["rule", "job"])
+        sizes = split_sizes(results)
+        disk = _disk_of(results, records)
+        made = {p: o.size for job in records.values() for p, o in job.outputs.items()}
+        splits = {k: split_of(j.wildcards, j.inputs, sizes) for k, j in records.items()}
+        over_speech = self._over_speech(sizes)
+        rows = []
+        for key, record in records.items():
+            if key not in costs.index:
+                continue
+            cost = costs.loc[[key]].iloc[-1]
+            inputs = [path for path in record.inputs if path not in over_speech]
+            reads = {p: made[p] if p in made else size_of(p) for p in inputs}
+            graphs = [size for path, size in reads.items() if path.endswith(".fst")]
+            work = work_of(
+                record.params,
+                sizes.get(splits[key] or ""),
+                share=share_of_split(record.wildcards),
+                parameters=_parameters(record),
+                input_mib=sum(reads.values()) / MIB,
+                graph_mib=sum(graphs) / MIB,
+            )
+            taken = [cost["cpu_seconds"], cost["wall_seconds"], cost["peak_memory_mib"]]
+            amounts = [getattr(work, name) for name in AMOUNTS]
+            on_gpu = int(cost["gpu_share"] > 0)
+            rows.append([results.name, *key, on_gpu, *taken, disk[key] / MIB, *amounts])
+        return _typed(pd.DataFrame(rows, columns=FIGURES))
 
-def _over_speech(
-    records: Mapping[tuple[str, str], Job], splits: Collection[str]
-) -> set[str]:
-    """Return the outputs of those jobs that go over speech, as records name them."""
-    return {
-        path
-        for job in records.values()
-        if split_of(job.wildcards, job.inputs, splits) is not None
-        for path in job.outputs
-    }
+    def files_over_speech(self, splits: Collection[str]) -> set[str]:
+        """Return the files that jobs over speech have written: none is language data.
+
+        Args:
+            splits: names of the run's sets.
+        """
+        return {f"{self.results}/{path}" for path in self._over_speech(splits)}
+
+    def _over_speech(self, splits: Collection[str]) -> set[str]:
+        """Return the outputs of jobs over speech, as records name them."""
+        return {
+            path
+            for job in self._records.values()
+            if split_of(job.wildcards, job.inputs, splits) is not None
+            for path in job.outputs
+        }
 
 
 def size_of(path: str) -> int:

@@ -6,9 +6,10 @@ those of `latflow.report.cost_model`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,8 @@ from latflow.features.frame_times import Amount
 from latflow.files import size_text
 from latflow.report.cost_figures import (
     MIB,
+    Run,
     all_figures,
-    files_over_speech,
     size_of,
     work_of,
 )
@@ -47,13 +48,20 @@ def expect(recipe: Recipe, jobs: Sequence[PlannedJob], machines: Machines) -> Pl
         UserError: hours of speech are not known.
     """
     splits = split_amounts(recipe, {}, {})
-    model = CostModel(all_figures(earlier_runs()))
-    return make_plan(recipe, jobs, model, machines, splits=splits, files={})
+    runs = earlier_runs()
+    model, done = CostModel(all_figures(runs)), own_run(recipe, runs)
+    return make_plan(recipe, jobs, model, machines, splits=splits, done=done)
 
 
-def earlier_runs() -> list[Path]:
-    """Return the results in this folder that there are figures of."""
-    return sorted(path.parent for path in Path().glob("results/*/benchmarks"))
+def earlier_runs() -> list[Run]:
+    """Return the runs in this folder that there are figures of."""
+    return [Run(p.parent) for p in sorted(Path().glob("results/*/benchmarks"))]
+
+
+def own_run(recipe: Recipe, runs: Iterable[Run]) -> Run:
+    """Return what has run of a recipe: one of some runs, if it is among them."""
+    results = Path(recipe.results)
+    return next((run for run in runs if run.results == results), Run(results))
 
 
 def make_plan(
@@ -63,7 +71,8 @@ def make_plan(
     machines: Machines,
     *,
     splits: Mapping[str, Amount],
-    files: Mapping[str, float],
+    done: Run,
+    files: Mapping[str, float] = MappingProxyType({}),
 ) -> Plan:
     """Predict what each job takes.
 
@@ -73,6 +82,7 @@ def make_plan(
         model: what jobs cost.
         machines: what they run on.
         splits: amounts of speech, as `split_amounts` gives them.
+        done: what has run of the experiment.
         files: MiB, unpacked, of files that are not here, by path or file name.
 
     Raises:
@@ -84,8 +94,8 @@ def make_plan(
             f"--size {name}: no job reads such a file", remedy="check the name"
         )
     networks = NetworkSizes(recipe, splits)
-    done = files_over_speech(Path(recipe.results), splits)
-    sizes = _Sizes(jobs, {**synthetic_lexicon(recipe), **files}, done)
+    over_speech = done.files_over_speech(splits)
+    sizes = _Sizes(jobs, {**synthetic_lexicon(recipe), **files}, over_speech)
     estimates = []
     for job in _in_order(jobs):
         split = split_of(job.wildcards, job.inputs, splits)

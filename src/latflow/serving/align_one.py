@@ -34,7 +34,7 @@ from latflow.corpus.words import TextRules, WordForms
 from latflow.errors import UserError
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.lang.directory import Lang
-from latflow.lang.extension import extend_lang
+from latflow.lang.extension import extend_lang, read_with_phones_of
 from latflow.lang.options import LangOptions
 from latflow.lang.vocabulary import prepare_corpus
 from latflow.ledger import read_ledger
@@ -132,16 +132,22 @@ class RecordingAligner:
             form: of those with a file a recording.
 
         Returns:
-            (the text of the file; words without pronunciation, which are noise).
+            (the text of the file; words that the lexicon lacks, which are noise).
 
         Raises:
-            UserError: a file is missing or faulty, or the text does not fit the audio.
+            UserError: a file is missing or faulty, the package lacks a phone of a word,
+                or the text does not fit the audio.
         """
         _check_files(audio, text)
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             folder = Path(scratch)
             with _naming(audio, text, folder):
                 cuts = self._prepare(audio, text, folder)
+                texts = " ".join(text_of(cut) for cut in read_cuts(cuts))
+                noise = sorted(set(texts.split()) - self.words)
+                if noise:  # as in a corpus: not those that were left out
+                    own = Lang.load(self._package.folder / "lang")
+                    read_with_phones_of(own, self._lexicon, LangOptions(), noise)
                 aligned, bounds = self._align(cuts, folder, audio)
             export_alignments(
                 aligned,
@@ -151,8 +157,7 @@ class RecordingAligner:
                 boundaries_dir=bounds,
             )
             (written,) = (p for p in (folder / "out" / form).rglob("*") if p.is_file())
-            words = {word for cut in read_cuts(cuts) for word in text_of(cut).split()}
-            return written.read_text(encoding="utf-8"), sorted(words - self.words)
+            return written.read_text(encoding="utf-8"), noise
 
     def _prepare(self, audio: Path, text: Path, folder: Path) -> Path:
         """Write the manifests of a recording; return the path of its cuts."""

@@ -39,7 +39,6 @@ from latflow.serving.realtime_settings import (
 )
 from latflow.serving.results import Event, Final, Segment
 from latflow.serving.service import RefusedError, Service, error_values
-from latflow.serving.settled_words import SettledWords
 
 _KINDS = (
     "session.update",
@@ -360,3 +359,33 @@ async def serve_realtime(websocket: WebSocket, service: Service) -> None:
     connection = _RealtimeConnection(websocket, service)
     with service.connected(connection), contextlib.suppress(WebSocketDisconnect):
         await connection.run()
+
+
+class SettledWords:
+    """Sends the words of a segment once each, most of them before it ends.
+
+    Sent are the words that two hypotheses after one another begin with, but for the
+    last of these words, which still changes most. The final result is from the lattice
+    and may have others; then those behind as many as were sent are sent at last. (Of 47
+    sentences of the demo's dev set, 70 % of the words are sent before the end, and four
+    sentences have other words then.)
+    """
+
+    def __init__(self) -> None:
+        self._before: list[str] = []  # the hypothesis before
+        self._num_told = 0
+
+    def accept(self, text: str) -> list[str]:
+        """Take a hypothesis that is not the one before; return words to be sent."""
+        words = text.split()
+        pairs = zip(words, self._before, strict=False)
+        num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        first, self._before = self._num_told, words
+        self._num_told = max(first, num_same - 1)
+        return words[first : self._num_told]
+
+    def finish(self, words: Sequence[TimedWord]) -> Sequence[TimedWord]:
+        """Take the words at the end of the segment; return those not sent yet."""
+        rest = words[self._num_told :]
+        self._before, self._num_told = [], 0
+        return rest

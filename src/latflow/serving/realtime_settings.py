@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, NonNegativeFloat
 
 from latflow.decode.options import SegmentationOptions
 from latflow.errors import UserError
-from latflow.options import read_options
+from latflow.options import Options, read_options
 from latflow.serving.service import RefusedError
 
 Form = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
@@ -26,6 +28,14 @@ CODINGS: Mapping[Form, str] = {
 _PCM_RATE, TELEPHONE_RATE = 24000, 8000
 _LONGEST = 1e12  # milliseconds; JSON's whole numbers may be beyond all floats
 _LOGPROBS = "item.input_audio_transcription.logprobs"
+
+
+class _ServerVad(Options):
+    """What a client may set of `server_vad`; the ranges of `SegmentationOptions`."""
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    silence_duration_ms: Annotated[float, Field(ge=50)] | None = None
+    prefix_padding_ms: NonNegativeFloat | None = None
 
 
 @dataclass(frozen=True)
@@ -219,36 +229,33 @@ def turns_of(
     kind = given.get("type", "server_vad")
     if kind not in ("server_vad", "semantic_vad"):
         raise wrong(f"{param}.type", kind, ("server_vad", "semantic_vad"))
-    changes: dict[str, Any] = {}
-    if kind == "server_vad":
-        if given.get("threshold") is not None:
-            changes["threshold"] = given["threshold"]
-        for key, name in (
-            ("silence_duration_ms", "min_silence"),
-            ("prefix_padding_ms", "padding"),
-        ):
-            if given.get(key) is not None:
-                changes[name] = _seconds(given[key], f"{param}.{key}")
-    values = usual.values() | changes
-    values["padding"] = min(values["padding"], values["min_silence"])
+    if kind == "semantic_vad":
+        return usual, {"type": kind}
+    numbers = {
+        key: min(value, _LONGEST) if isinstance(value, int | float) else value
+        for key, value in given.items()
+        if key in _ServerVad.model_fields
+    }
     try:
-        found = read_options(SegmentationOptions, values, param)
+        own = read_options(_ServerVad, numbers, param)
     except UserError as error:
-        raise RefusedError(error.what, "options", param=param) from None
-    milliseconds = {
+        what = error.what.removeprefix("configuration ")
+        raise RefusedError(what, "options", param=what.partition(":")[0]) from None
+    values = usual.values()
+    if own.threshold is not None:
+        values["threshold"] = own.threshold
+    for name, milliseconds in (
+        ("min_silence", own.silence_duration_ms),
+        ("padding", own.prefix_padding_ms),
+    ):
+        if milliseconds is not None:
+            values[name] = milliseconds / 1000
+    most = min(values["min_silence"], usual.max_segment / 4)
+    values["padding"] = min(values["padding"], most)
+    found = read_options(SegmentationOptions, values)
+    return found, {
+        "type": kind,
         "threshold": found.threshold,
         "prefix_padding_ms": round(1000 * found.padding),
         "silence_duration_ms": round(1000 * found.min_silence),
     }
-    return found, {"type": kind} | (milliseconds if kind == "server_vad" else {})
-
-
-def _seconds(value: object, param: str) -> float:
-    """Return milliseconds as seconds.
-
-    Raises:
-        RefusedError: it is no number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"{param} must be a number", "options", param=param)
-    return min(value, _LONGEST) / 1000

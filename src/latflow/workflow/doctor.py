@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from latflow.training.memory import TrainingMemory
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-FLOAT_BYTES = 4
-# Rough sizes: what a decoding writes for a frame of the system's scores (of the demo,
-# 400 to 1600), and alignments of all systems for a frame.
-LATTICE_BYTES_PER_FRAME = 1000
-ALIGNMENT_BYTES_PER_FRAME = 8
 
 
 def examine_experiment(recipe: Recipe) -> list[Finding]:

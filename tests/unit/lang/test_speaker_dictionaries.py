@@ -55,6 +55,8 @@ def test_dictionaries_are_found(folder):
     assert SpeakerDictionaries.find(blank).speakers["Ann_B"] == "english_uk"
     assert SpeakerDictionaries.find(blank).of("Ann B") == found.of("ann")
     assert found.of("bob") == found.of(None) == found.default
+    marked = SpeakerDictionaries.find(given(folder, f"\ufeff{BOTH}"))
+    assert marked.of("ann") == found.of("ann")
     same = given(folder, "default: english_us_mfa\nann: english_us_mfa\n")
     assert SpeakerDictionaries.find(same).speakers == {}
     assert SpeakerDictionaries.find(folder / "a.txt").files == [folder / "a.txt"]
@@ -73,7 +75,9 @@ def test_files_of_one_name_are_told_apart(folder):
         ("default: english_uk_mfa\n", "no dictionary english_uk_mfa"),
         ("default: [a, b]\n", "not the name of one"),
         ("- own.txt\n", "no mapping of speakers"),
-        ("default: {\n", "not a list of dictionaries by speaker"),
+        ("default: {\n", "line 2: not readable as YAML"),
+        (f"{BOTH}ann: english_us_mfa\n", "lines 2 and 4: the key ann stands twice"),
+        (f"{BOTH}a b: x\na_b: y\n", "differ in blanks and _ only"),
         ("", "no mapping of speakers"),
     ],
 )

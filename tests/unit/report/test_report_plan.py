@@ -2,22 +2,26 @@
 
 import json
 import math
+from types import SimpleNamespace
+from unittest import mock
 
 import pandas as pd
 import pytest
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.report import cost_figures
 from latflow.report.cost_figures import (
     FIGURES,
+    Run,
     Work,
     all_figures,
     packaged_figures,
-    read_figures,
     work_of,
 )
 from latflow.report.cost_model import Cost, CostModel, error_factors, leave_one_out
-from latflow.report.plan import make_plan, render
+from latflow.report.inputs import read_jobs
+from latflow.report.plan import make_plan, own_run, render
 from latflow.report.schedule import Estimate, Machines, Plan
 from latflow.workflow.amounts import split_amounts
 from latflow.workflow.job_graph import PlannedJob, plan_jobs
@@ -154,8 +158,19 @@ def results(tmp_path):
     return tmp_path / "results/run"
 
 
+def test_records_are_read_once(results):
+    run = Run(results)
+    planned = own_run(SimpleNamespace(results=str(results)), [run])
+    assert planned is run
+    with mock.patch.object(cost_figures, "read_jobs", wraps=read_jobs) as reading:
+        all_figures([run])
+        over_speech = planned.files_over_speech({"train"})
+    assert f"{results}/streams/gmm/frames/train/meta.json" in over_speech
+    assert reading.call_count == 1
+
+
 def test_figures_of_a_run_join_the_packaged_ones(results):
-    found = read_figures(results).set_index("rule")
+    found = Run(results).figures().set_index("rule")
     assert found.loc["make_lang", "input_mib"] == pytest.approx(4096 / 2**20)
     features = found.loc["compute_cmvn"]
     assert features["audio_hours"] == pytest.approx(0.1)
@@ -163,9 +178,9 @@ def test_figures_of_a_run_join_the_packaged_ones(results):
     assert found.loc["align", "audio_hours"] == pytest.approx(0.1)
     assert found.loc["align", "graph_mib"] == pytest.approx(8192 / 2**20)
     assert list(found["cpu_seconds"]) == [15, 15, 15]
-    assert len(all_figures([results])) == len(packaged_figures()) + 3
+    assert len(all_figures([Run(results)])) == len(packaged_figures()) + 3
     with pytest.raises(UserError, match="no measured jobs here"):
-        all_figures([results.parent])
+        all_figures([Run(results.parent)])
 
 
 RECIPE = {
@@ -240,9 +255,10 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
     options = {
         "machines": Machines(1, 4, 0),
         "splits": {"train": (10.0, None)},
+        "done": Run(tmp_path),
     }
     recipe = Recipe.from_config(RECIPE)
-    plan = make_plan(recipe, jobs, model, **options, files={})
+    plan = make_plan(recipe, jobs, model, **options)
     assert [type(e.cost) for e in plan.estimates] == [str, str, Cost, str]
     text = render(plan, ALIGNMENT)
     assert "make_graph (2 jobs): the size of a file that it reads is not known" in text
@@ -280,7 +296,7 @@ def test_what_is_done_over_speech_is_no_language_data(monkeypatch, tmp_path):
         CostModel(ALIGNMENT),
         Machines(1, 4, 0),
         splits={"train": (10.0, None)},
-        files={},
+        done=own_run(recipe, []),
     )
     assert plan.estimates[0].cost.disk_mib == pytest.approx(8)  # 4 MiB make 8
 
@@ -302,7 +318,7 @@ def test_plan_counts_what_a_training_keeps_in_memory(monkeypatch, tmp_path):
     figures = packaged_figures()
     plan = make_plan(
         recipe, jobs, CostModel(figures),
-        machines=Machines(1, 4, 0), splits={"train": (1.0, 500)}, files={},
+        machines=Machines(1, 4, 0), splits={"train": (1.0, 500)}, done=Run(tmp_path),
     )  # fmt: skip
     (estimate,) = plan.estimates
     # Adam's two moments, gradient and value of 20,000 x 20,000 weights and some

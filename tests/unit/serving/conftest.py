@@ -2,8 +2,10 @@
 
 import pytest
 from fixtures.serving_package import adapted_digits, make_digits
+from fixtures.serving_server import CountingSession
 
 from latflow.files import write_json
+from latflow.serving import scheduler
 from latflow.serving.package import Model
 
 
@@ -39,3 +41,11 @@ def unsure(digits, tmp_path_factory):
     write_json(scales, {"lmwt": 80, "wip": 0.0, "wer": 0.0})
     search = {"acoustic_scale": 0.02, "beam": 20.0, "lattice_beam": 10.0}
     return Model.load(digits.package(folder / "p", search=search, scales=scales))
+
+
+@pytest.fixture(scope="module")
+def counting_sessions():
+    """Servers of the module have sessions whose answers are known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "Session", CountingSession)
+        yield

@@ -332,13 +332,29 @@ def test_a_lexicon_without_one_phone_of_the_model_is_refused(
 
 def test_words_without_pronunciation_are_named(corpus, digits, package, capsys):
     name = next(iter(digits.audio))
-    text = f"{digits.texts[name]} flabbergast just"
+    text = f"{digits.texts[name]} flabbergast"
     lexicon = (digits.root / "lexicon.txt").read_text()
     (corpus / "lexicon.txt").write_text(f"{lexicon}JUST JH AH S T\n")
     digits = dataclasses.replace(digits, texts={name: text}, root=corpus)
     assert align_one(digits, package, corpus, corpus / "a.TextGrid", "--short") == 0
-    said = capsys.readouterr().err
-    assert "or has phones that the model lacks: FLABBERGAST, JUST" in said
+    assert "the lexicon lacks them: FLABBERGAST\n" in capsys.readouterr().err
+
+
+def test_words_with_phones_that_the_model_lacks_are_refused(
+    corpus, digits, package, capsys
+):
+    """By a corpus as by one recording: noise would hide a lexicon of other phones."""
+    name = next(iter(digits.audio))
+    lexicon = (digits.root / "lexicon.txt").read_text()
+    (corpus / "lexicon.txt").write_text(f"{lexicon}JUST JH AH S T\n")
+    digits = dataclasses.replace(digits, texts={name: "just"}, root=corpus)
+    assert align_one(digits, package, corpus) == 1
+    refused = "lexicon.txt: JUST: phone JH is not among those of the model"
+    assert refused in capsys.readouterr().err
+    (corpus / f"audio/{name}.txt").write_text("JUST")
+    prepare(corpus)
+    with pytest.raises(UserError, match=refused):
+        align(package, digits, corpus)
 
 
 def test_speakers_are_aligned_by_their_dictionaries(corpus, digits):

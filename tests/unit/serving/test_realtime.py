@@ -8,7 +8,6 @@ import pytest
 import soundfile
 from fixtures.serving_server import (
     PATIENCE,
-    CountingSession,
     counting_model,
     running_server,
 )
@@ -17,23 +16,15 @@ from websockets.sync.client import connect
 
 from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
-from latflow.serving import scheduler
-from latflow.serving.realtime_settings import Settings
+from latflow.serving.realtime import SettledWords
+from latflow.serving.realtime_settings import Settings, turns_of
 from latflow.serving.service import RefusedError
-from latflow.serving.settled_words import SettledWords
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("counting_sessions")]
 CHUNK = 800  # samples that the counting session makes a word of
 USUAL = SegmentationOptions()
 VOICE = "input_audio_buffer.speech_"
 WORDS = "conversation.item.input_audio_transcription."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _counting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "Session", CountingSession)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -269,8 +260,11 @@ def test_what_is_no_event_is_told(client, message):
         ({"format": {"type": ["audio/pcm"]}}, "format.type"),
         ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate"),
         ({"turn_detection": {"type": "magic"}}, "turn_detection.type"),
-        ({"turn_detection": {"threshold": 7}}, "turn_detection"),
+        ({"turn_detection": {"threshold": 7}}, "turn_detection.threshold"),
         ({"turn_detection": {"silence_duration_ms": "x"}}, "silence_duration_ms"),
+        ({"turn_detection": {"silence_duration_ms": True}}, "silence_duration_ms"),
+        ({"turn_detection": {"silence_duration_ms": 49}}, "silence_duration_ms"),
+        ({"turn_detection": {"prefix_padding_ms": -1}}, "prefix_padding_ms"),
         ({"turn_detection": []}, "turn_detection"),
         ({"transcription": "x"}, "transcription"),
         ({"transcription": {"model": ["x"]}}, "transcription.model"),
@@ -280,7 +274,8 @@ def test_what_is_no_event_is_told(client, message):
 def test_settings_that_cannot_be_are_refused(given, param):
     with pytest.raises(RefusedError) as refused:
         Settings("m").updated({"audio": {"input": given}}, USUAL)
-    assert param in refused.value.param
+    assert refused.value.param.endswith(param)
+    assert refused.value.param in str(refused.value)  # not by our name of it
 
 
 def test_detection_is_the_client_s_where_it_sets_it():
@@ -300,6 +295,9 @@ def test_turns_may_be_as_long_as_anyone_wants():
     given = {"silence_duration_ms": 10**400}
     settings = Settings("m").updated({"turn_detection": given}, USUAL)
     assert settings.turns.min_silence == 1e9
+    long = {"silence_duration_ms": 9000, "prefix_padding_ms": 9000}
+    _, detection = turns_of(long, USUAL)
+    assert detection["prefix_padding_ms"] == 5000  # a quarter of the longest segment
 
 
 def test_a_token_is_needed_and_browsers_may_name_it(tmp_path):

@@ -20,7 +20,6 @@ from fixtures.serving_server import (
     CHUNK,
     PATIENCE,
     RATE,
-    CountingSession,
     counting_model,
     running_server,
     wait_until,
@@ -33,10 +32,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from latflow.errors import UserError
-from latflow.serving import scheduler, transcriptions
+from latflow.serving import transcriptions
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.workers import serve
 
+pytestmark = pytest.mark.usefixtures("counting_sessions")
 EOF = '{"eof" : 1}'
 RESET = '{"reset" : 1}'
 
@@ -60,13 +60,6 @@ free_at_once()
 is_mapped(24 << 20)  # freed at once, from which glibc learns
 print(is_mapped(20 << 20))
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _counting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "Session", CountingSession)
-        yield
 
 
 @pytest.fixture(scope="module")

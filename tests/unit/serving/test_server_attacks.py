@@ -31,19 +31,13 @@ from latflow.serving.options import SessionOptions
 from latflow.serving.processes import Child, spawn
 from latflow.serving.service import RefusedError, Service
 
+pytestmark = pytest.mark.usefixtures("counting_sessions")
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 AUDIO = np.full(CHUNK, 1, "<i2").tobytes()
 POST = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\n"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _counting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "Session", CountingSession)
-        yield
 
 
 def frame(opcode, data=b"", *, end=True, masked=True):

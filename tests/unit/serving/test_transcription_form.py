@@ -9,19 +9,11 @@ import soundfile
 from fixtures.serving_server import (
     CHUNK,
     RATE,
-    CountingSession,
     counting_model,
     running_server,
 )
 
-from latflow.serving import scheduler
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _counting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "Session", CountingSession)
-        yield
+pytestmark = pytest.mark.usefixtures("counting_sessions")
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +98,8 @@ def test_speech_is_else_found_as_by_the_server(transcribe, model):
         ),
         (
             {"chunking_strategy": {"type": "server_vad", "threshold": "high"}},
-            "chunking_strategy",
-            "threshold",
+            "chunking_strategy.threshold",
+            "chunking_strategy.threshold: should be a valid number",
         ),
         ({"chunking_strategy": "[1]"}, "chunking_strategy", "'auto' or an object"),
         ({"chunking_strategy": "{"}, "chunking_strategy", "'auto' or an object"),
