@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from latflow.training.checkpoint import Means
@@ -37,15 +37,43 @@ class EpochChoice:
         return losses.index(min(losses[self._first - 1 :])) + 1
 
     @property
-    def chosen(self) -> list[int]:
-        """The epoch whose parameters are taken, or several that are averaged."""
+    def candidates(self) -> list[list[int]]:
+        """Epochs whose parameters may be taken, or their mean; the best on dev are.
+
+        Source: Kaldi `chainbin/nnet3-chain-combine.cc`, which takes the mean of as many
+        of the last models as is best.
+        """
         match self.options.final:
             case "best":
-                return [self.best]
+                return [[self.best]]
             case "average":
-                return self._averaged
+                last = self._averaged
+                return [last[i:] for i in range(len(last))]
             case _:
-                return [len(self.history)]
+                return [[len(self.history)]]
+
+    def take_best(
+        self, put_in: Callable[[list[int]], None], evaluate: Callable[[], Means]
+    ) -> tuple[list[int], Means]:
+        """Give a network the parameters that are best on dev.
+
+        Args:
+            put_in: gives it the mean parameters of epochs.
+            evaluate: returns its means per frame on dev.
+
+        Returns:
+            (the epochs, their means on dev).
+        """
+        found: list[Means] = []
+        for epochs in self.candidates:
+            if len(epochs) == 1:
+                found.append(self.history[epochs[0] - 1])
+            else:
+                put_in(epochs)
+                found.append(evaluate())
+        best = min(range(len(found)), key=lambda i: found[i][LOSS])
+        put_in(self.candidates[best])
+        return self.candidates[best], found[best]
 
     @property
     def wanted(self) -> list[int]:
@@ -62,7 +90,7 @@ class EpochChoice:
 
     @property
     def _averaged(self) -> list[int]:
-        """The last epochs, whose parameters are to be averaged."""
+        """The last epochs, whose parameters may be averaged."""
         done = len(self.history)
         first = max(self._first, done - self.options.average + 1)
         return list(range(first, done + 1))

@@ -133,9 +133,9 @@ class TrainingOptions(Options):
     """Epochs without a better dev loss after which training ends; null for never."""
     final: Literal["last", "best", "average"] = "best"
     """Parameters of the finished model: of the last epoch, of the epoch with the best
-    dev loss, or the mean of the last `average` epochs'."""
+    dev loss, or the mean of the last epochs', of as many as is best on dev."""
     average: PositiveInt = 4
-    """Number of epochs whose parameters are averaged where `final` is `average`."""
+    """Epochs whose parameters are averaged at most where `final` is `average`."""
     ema: ProperFraction | None = None
     """Decay, per step, of a moving average of the parameters, for example 0.999; it is
     what dev is evaluated with, and the finished model. null for the parameters as they

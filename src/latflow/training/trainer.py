@@ -466,23 +466,23 @@ class Trainer:
 
     def _finish(self) -> Result:
         """Give the network its final parameters, and evaluate it."""
-        now, epochs = self._now, self._choice.chosen
-        done = len(now.history)
-        if epochs == [done]:
-            self._average.put_in()
-        else:
-            state = None
-            if self.backend.is_main:
-                found = [self.store.load(Position(e + 1)) for e in epochs]
-                state = average_states([x["model"] | x.get("ema", {}) for x in found])
-            self.network.load_state_dict(self.backend.broadcast_object(state))
+        now, choice = self._now, self._choice
+        self._average = MovingAverage(self.network, None)  # it is in the parameters
+        ends: dict[int, State] = {}
         if self.backend.is_main:
-            self.store.end(self._choice.wanted)
-        self._average = MovingAverage(self.network, None)
-        dev = self.evaluate() if len(epochs) > 1 else now.history[epochs[0] - 1]
+            ends = {e: self.store.load(Position(e + 1)) for e in choice.candidates[0]}
+
+        def put_in(epochs: Sequence[int]) -> None:
+            found = [ends[e]["model"] | ends[e].get("ema", {}) for e in epochs if ends]
+            state = self.backend.broadcast_object(average_states(found) if ends else 0)
+            self.network.load_state_dict(state)
+
+        epochs, dev = choice.take_best(put_in, self.evaluate)
+        if self.backend.is_main:
+            self.store.end(choice.wanted)
         self._write("final", dev=dev, epochs=epochs)
         return Result(
-            epochs=done,
+            epochs=len(now.history),
             steps=now.step,
             history=now.history,
             chosen_epoch=epochs[0] if len(epochs) == 1 else 0,

@@ -140,6 +140,27 @@ def test_the_best_and_the_average_of_epochs(task, tmp_path):
     expected = average_states(states)
     for name, value in mean.network.state_dict().items():
         assert torch.equal(value, expected[name])
+    assert result.dev["loss"] < result.history[-1]["loss"]
+
+
+def test_no_more_epochs_are_averaged_than_is_best_on_dev(task, tmp_path):
+    """Of a short training the first epochs are far from the last one."""
+    training = {"epochs": 4, "learning_rate": 0.02, "final": "average", "average": 4}
+    trainer = make_trainer(task, tmp_path, training=training)
+    result = trainer.run()
+    ends = [trainer.store.load(Position(e + 1))["model"] for e in (1, 2, 3, 4)]
+    other = make_trainer(task, tmp_path / "other", training=training)
+    losses = []
+    for begin in range(4):
+        other.network.load_state_dict(average_states(ends[begin:]))
+        losses.append(other.evaluate()["loss"])
+    best = losses.index(min(losses))
+    assert best > 0
+    assert result.dev["loss"] == pytest.approx(losses[best], rel=1e-6)
+    assert lines(trainer)[-1]["epochs"] == list(range(best + 1, 5))
+    expected = average_states(ends[best:])
+    for name, value in trainer.network.state_dict().items():
+        assert torch.equal(value, expected[name])
 
 
 def test_patience_ends_the_training(task, tmp_path):
