@@ -24,7 +24,7 @@ from latflow.decode.parts import (
     read_only,
 )
 from latflow.decode.potentials import potential_of
-from latflow.decode.reachable import Reachable, depth_first_words, next_labels
+from latflow.decode.reachable import Reachable, depth_first_words, next_labels, spans
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
 from latflow.decode.word_boundaries import Boundaries, find_boundaries
 from latflow.errors import UserError
@@ -165,14 +165,14 @@ class ComposedGraph:
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
             labels[at].astype(np.int32), hcl.ilabel[at], words[at], *reachable
         )
-        (end_label,) = read_only(np.array([last], np.int64))
+        span, end_label = read_only(spans(reachable), np.array([last], np.int64))
         self._parts = Parts(
             Transducer(
                 *(packed.states, packed.arcs, label, transition_id, word),
                 *(packed.final, set_of),
             ),
             no_words(),
-            *(begin, ranges, backs_off, adds),
+            *(begin, ranges, backs_off, adds, span),
             *(self._lm.lm, self._lm.sums, self._lm.any_word),
             *(no_phrases(), end_label),
         )
