@@ -138,6 +138,23 @@ def test_a_look_tells_pairs_that_lead_nowhere():
     assert 0.1 < seen.mean() < 0.9
 
 
+def test_where_a_word_stands_is_known_if_it_is_listed_behind_others():
+    g = grammar()
+    frequent, rare, alone, missing = 1, 2, 3, NUM_WORDS + 7
+    is_root = g.sources() == 0
+    arcs = [(int(s), *arc) for s, arc in zip(g.sources(), g.arcs.tolist(), strict=True)]
+    costs = {frequent: 1.0, rare: 9.0, alone: 1.0}
+    arcs = [
+        (*arc[:3], costs.get(arc[2], arc[3]) if at_root else arc[3], arc[4])
+        for arc, at_root in zip(arcs, is_root, strict=True)
+        if at_root or arc[2] != alone
+    ]
+    own = graph_of(0, arcs, g.final)
+    graph = ComposedGraph(GraphParts.of(lexicon(), own, None), TID_TO_PDF)
+    found = [graph.expects(word) for word in (frequent, rare, alone, missing)]
+    assert found == [True, False, False, False]
+
+
 def test_threads_share_what_is_composed():
     decoder = LatticeDecoder(parts(), TID_TO_PDF, beam=20.0, lattice_beam=6.0)
 
