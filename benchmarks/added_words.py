@@ -1,15 +1,19 @@
 """Words that a search gets at run time; peer: the same search with them in HCL and G.
 
-    python benchmarks/added_words.py results/demo chain [--split test] [--words 20]
-        [--boost -2] [--like NEW=KNOWN ...] [--seed 1]
+    python benchmarks/added_words.py results/demo chain [--split test] [--words 5]
+        [--draws 15] [--boost -2] [--text TEXT] [--like NEW=KNOWN ...] [--seed 1]
 
 takes content words out of lexicon and language model, and decodes a set with the
 package of a network in three ways, at the same beams: without the words, with them
 added at run time, and with all words in the lexicon and the n-grams. The words are
-drawn among those of the set's texts that are not among its most frequent ones. Prints
-JSON, for each way: word error rate in all, of utterances without any of the words, the
-share of the words that was recognized, how many stand where they were not said in a
-hundred utterances, processor seconds; and milliseconds to prepare the words.
+drawn among those of the set's texts that are not among its most frequent ones; each
+draw has others, as long as there are any, and counts are those of all draws. The
+n-grams with the words are left out; with `--text` G is estimated anew from a text in
+which they are unknown words. Prints JSON, for each way: word error rate in all, of
+utterances without any of the words, and of the other words; the share of the words that
+was recognized; how many stand where they were not said in a hundred utterances;
+processor seconds, the three ways taking turns at each utterance. And milliseconds to
+prepare the words of a draw.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ import numpy as np
 from lhotse import CutSet
 from timing import Stopwatch
 
+from latflow.corpus.words import WordForms
 from latflow.decode.composed_graph import GraphParts
 from latflow.decode.decoder import LatticeDecoder
 from latflow.fst.graph import Graph
@@ -38,12 +43,16 @@ from latflow.fst.optimize import connect
 from latflow.graphs.hclg import HclgComposer, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.lang.directory import Lang
+from latflow.lang.grammar import grammar_graph
 from latflow.lang.lexicon import Pronunciation, entry_line
+from latflow.lang.ngram import estimate
+from latflow.lang.ngram_counts import text_sentences
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.serving.options import LanguageOptions
 from latflow.serving.package import Model
 
 NUM_FREQUENT = 20  # words of the texts that are not taken out
+ORDER = 3  # of n-grams that are estimated anew
 TRIALS = 7  # of preparing the words
 
 
@@ -55,6 +64,55 @@ class Utterance:
     words: list[str]
 
 
+@dataclass
+class Counts:
+    """What is counted of a way; errors and words by whose they are.
+
+    Attributes:
+        errors: of utterances with the words, of those without, of the other words.
+        said, found, false_alarms: of the words.
+    """
+
+    errors: dict[str, list[int]] = field(
+        default_factory=lambda: {"with": [0, 0], "without": [0, 0], "others": [0, 0]}
+    )
+    said: int = 0
+    found: int = 0
+    false_alarms: int = 0
+    utterances: int = 0
+    seconds: float = 0.0
+
+    def add(
+        self, said: list[str], heard: list[str], chosen: set[str], seconds: float
+    ) -> None:
+        """Count an utterance."""
+        pairs = kaldialign.align(said, heard, "")
+        others = [(a, b) for a, b in pairs if a not in chosen]
+        whose = "with" if chosen & set(said) else "without"
+        for name, found in ((whose, pairs), ("others", others)):
+            self.errors[name][0] += sum(a != b for a, b in found)
+            self.errors[name][1] += sum(a != "" for a, _ in found)
+        self.said += sum(a in chosen for a, _ in pairs)
+        self.found += sum(a == b and a in chosen for a, b in pairs)
+        self.false_alarms += sum(a != b and b in chosen for a, b in pairs)
+        self.utterances += 1
+        self.seconds += seconds
+
+    def figures(self) -> dict[str, float]:
+        """Return rates."""
+        rows = self.errors["with"], self.errors["without"]
+        rates = {"wer": [sum(column) for column in zip(*rows, strict=True)]}
+        rates["wer_of_utterances_without"] = self.errors["without"]
+        rates["wer_of_other_words"] = self.errors["others"]
+        return {
+            **{name: round(100 * e / max(1, n), 2) for name, (e, n) in rates.items()},
+            "occurrences": self.said,
+            "recall": round(self.found / max(1, self.said), 3),
+            "false_alarms_per_100": round(100 * self.false_alarms / self.utterances, 2),
+            "seconds": round(self.seconds, 2),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,6 +121,8 @@ def main() -> None:
     parser.add_argument("system")
     parser.add_argument("--split", default="test")
     parser.add_argument("--words", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--boost", type=float, default=-2.0)
     parser.add_argument("--like", nargs="*", default=[])
     parser.add_argument("--seed", type=int, default=1)
@@ -72,41 +132,41 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Decode the set in three ways."""
+    """Decode the set in three ways for each draw."""
     results, system = arguments.results, arguments.system
     package = Model.load(results / "package" / system)
     cuts = results / "corpus" / arguments.split / "cuts.jsonl.gz"
     utterances = list(_utterances(package, cuts))
-    chosen = _chosen(utterances, arguments.words, arguments.seed)
-    parts = {
-        "without": _parts(results, system, folder / "without", chosen),
-        "with": _parts(results, system, folder / "with", []),
-    }
-    lang = package.lang
-    lines = tuple(
-        entry_line(Pronunciation(word, phones, probability))
-        for word in chosen
-        for probability, phones in lang.lexicon[word]
-    )
-    options = LanguageOptions(new_words=lines, words_like=tuple(arguments.like))
-    lacking, whole = (_package(package, folder / name, parts[name]) for name in parts)
-    prepared, added = [], lacking
-    for n in range(TRIALS):  # another boost is another list
-        began = time.perf_counter()
-        boost = arguments.boost + 1e-6 * n
-        added, _ = lacking.for_session(options.replace(word_boost=boost))
-        prepared.append(1000 * (time.perf_counter() - began))
+    draws = _draws(utterances, arguments.words, arguments.draws, arguments.seed)
+    counts = {name: Counts() for name in ("without", "added", "in_lexicon")}
+    (folder / "whole").mkdir()
+    whole = _package(package, folder / "whole", _parts(results, system, folder, []))
+    prepared: list[float] = []
+    for number, chosen in enumerate(draws):
+        own = folder / str(number)
+        own.mkdir()
+        parts = _parts(results, system, own, chosen)
+        if arguments.text is not None:
+            parts[1] = _grammar(package.lang, arguments.text, chosen)
+        lacking = _package(package, own, parts)
+        lines = tuple(
+            entry_line(Pronunciation(word, phones, probability))
+            for word in chosen
+            for probability, phones in package.lang.lexicon[word]
+        )
+        options = LanguageOptions(new_words=lines, words_like=tuple(arguments.like))
+        added = lacking
+        for n in range(TRIALS):  # another boost is another list
+            began = time.perf_counter()
+            boost = arguments.boost + 1e-6 * n
+            added, _ = lacking.for_session(options.replace(word_boost=boost))
+            prepared += [1000 * (time.perf_counter() - began)][: n > 0]
+        ways = dict(zip(counts, (lacking, added, whole), strict=True))
+        _decode(ways, utterances, set(chosen), counts)
     return {
-        "words": chosen,
-        "prepare_ms": round(statistics.median(prepared[1:]), 2),
-        **{
-            name: _decode(model, utterances, set(chosen))
-            for name, model in (
-                ("without", lacking),
-                ("added", added),
-                ("in_lexicon", whole),
-            )
-        },
+        "words": draws,
+        "prepare_ms": round(statistics.median(prepared), 2),
+        **{name: count.figures() for name, count in counts.items()},
     }
 
 
@@ -122,20 +182,22 @@ def _utterances(package: Model, cuts: Path) -> Iterator[Utterance]:
             )
 
 
-def _chosen(utterances: Sequence[Utterance], number: int, seed: int) -> list[str]:
-    """Draw words of the texts, none of the most frequent ones."""
+def _draws(
+    utterances: Sequence[Utterance], number: int, draws: int, seed: int
+) -> list[list[str]]:
+    """Draw words of the texts, none of the most frequent ones and none twice."""
     counts = Counter(word for utterance in utterances for word in utterance.words)
     frequent = {word for word, _ in counts.most_common(NUM_FREQUENT)}
-    rare = sorted(set(counts) - frequent)
     rng = np.random.default_rng(seed)
-    return sorted(map(str, rng.choice(rare, min(number, len(rare)), replace=False)))
+    rare = list(map(str, rng.permutation(sorted(set(counts) - frequent))))
+    lists = [rare[first : first + number] for first in range(0, len(rare), number)]
+    return [sorted(words) for words in lists[:draws]]
 
 
 def _parts(
     results: Path, system: str, folder: Path, words: Sequence[str]
 ) -> list[Graph]:
     """Return HCL and G without some words."""
-    folder.mkdir()
     tree, model = load_model(results / "nnet" / system)
     shutil.copytree(results / "lang", folder / "lang")
     lang = Lang.load(folder / "lang")
@@ -147,6 +209,17 @@ def _parts(
     )
     grammar = _without(Graph.load(results / "lm/G.fst"), taken)
     return [composer.compose_lexicon(), grammar]
+
+
+def _grammar(lang: Lang, text: Path, words: Sequence[str]) -> Graph:
+    """Return G of a text, to which some words are unknown."""
+    model = estimate(
+        text_sentences(text, WordForms(lang.lexicon)),
+        ORDER,
+        vocabulary=sorted({*lang.speech_words} - {*words, lang.oov_word}),
+        unknown_word=lang.oov_word,
+    )
+    return grammar_graph(model, lang.word_ids)
 
 
 def _without(graph: Graph, words: Sequence[int]) -> Graph:
@@ -179,41 +252,28 @@ def _package(package: Model, folder: Path, parts: list[Graph]) -> Model:
 
 
 def _decode(
-    model: Model, utterances: Sequence[Utterance], chosen: set[str]
-) -> dict[str, Any]:
-    """Decode all utterances and count."""
-    scales = Scales.from_lmwt(model.info.lmwt or 1.0, model.info.wip or 0.0)
-    errors = {True: [0, 0], False: [0, 0]}  # of utterances with the words, without
-    found, said, false_alarms, seconds = 0, 0, 0, 0.0
-    model.decoder.decode(
-        utterances[0].scores, acoustic_scale=model.acoustic_scale
-    )  # compiled
-    for utterance in utterances:
-        with Stopwatch() as spent:
-            decoded = model.decoder.decode(
-                utterance.scores, acoustic_scale=model.acoustic_scale
-            )
-        seconds += spent.processor
-        costs = np.float32(model.lattice_scale) * decoded.lattice.acoustic_cost
-        lattice = replace(decoded.lattice, acoustic_cost=costs)
-        path = best_paths(lattice, [scales])[0]
-        words = [model.lang.words[word] for word in path.words.tolist()]
-        pairs = kaldialign.align(utterance.words, words, "")
-        has = bool(chosen & set(utterance.words))
-        errors[has][0] += sum(a != b for a, b in pairs)
-        errors[has][1] += len(utterance.words)
-        said += sum(a in chosen for a, _ in pairs)
-        found += sum(a == b and a in chosen for a, b in pairs)
-        false_alarms += sum(a != b and b in chosen for a, b in pairs)
-    total = [sum(column) for column in zip(*errors.values(), strict=True)]
-    return {
-        "wer": round(100 * total[0] / total[1], 2),
-        "wer_of_others": round(100 * errors[False][0] / max(1, errors[False][1]), 2),
-        "occurrences": said,
-        "recall": round(found / max(1, said), 3),
-        "false_alarms_per_100": round(100 * false_alarms / len(utterances), 2),
-        "seconds": round(seconds, 2),
-    }
+    models: Mapping[str, Model],
+    utterances: Sequence[Utterance],
+    chosen: set[str],
+    counts: Mapping[str, Counts],
+) -> None:
+    """Decode all utterances by models in turn, and count."""
+    for model in models.values():  # compiled
+        model.decoder.decode(utterances[0].scores, acoustic_scale=model.acoustic_scale)
+    for number, utterance in enumerate(utterances):
+        names = list(models)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            model = models[name]
+            with Stopwatch() as spent:
+                decoded = model.decoder.decode(
+                    utterance.scores, acoustic_scale=model.acoustic_scale
+                )
+            costs = np.float32(model.lattice_scale) * decoded.lattice.acoustic_cost
+            lattice = replace(decoded.lattice, acoustic_cost=costs)
+            scales = Scales.from_lmwt(model.info.lmwt or 1.0, model.info.wip or 0.0)
+            path = best_paths(lattice, [scales])[0]
+            words = [model.lang.words[word] for word in path.words.tolist()]
+            counts[name].add(utterance.words, words, chosen, spent.processor)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from latflow.decode.parts import (
     read_only,
 )
 from latflow.decode.potentials import potential_of
-from latflow.decode.reachable import Reachable, depth_first_words, next_labels
+from latflow.decode.reachable import Reachable, depth_first_words, next_labels, spans
 from latflow.decode.search_graph import PackedGraph, SearchGraph, make_search_graph
 from latflow.decode.word_boundaries import Boundaries, find_boundaries
 from latflow.errors import UserError
@@ -32,7 +32,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
-from latflow.lang.lm_arrays import LmArrays
+from latflow.lang.lm_arrays import LmArrays, find_arc
 from latflow.lang.phrases import phrase_model
 from latflow.lang.word_class import empty_history, rare_words, with_class
 
@@ -165,14 +165,14 @@ class ComposedGraph:
         label, transition_id, word, set_of, begin, ranges, backs_off, adds = read_only(
             labels[at].astype(np.int32), hcl.ilabel[at], words[at], *reachable
         )
-        (end_label,) = read_only(np.array([last], np.int64))
+        span, end_label = read_only(spans(reachable), np.array([last], np.int64))
         self._parts = Parts(
             Transducer(
                 *(packed.states, packed.arcs, label, transition_id, word),
                 *(packed.final, set_of),
             ),
             no_words(),
-            *(begin, ranges, backs_off, adds),
+            *(begin, ranges, backs_off, adds, span),
             *(self._lm.lm, self._lm.sums, self._lm.any_word),
             *(no_phrases(), end_label),
         )
@@ -246,6 +246,21 @@ class ComposedGraph:
         """Return the words that are rarest in G without a history, half of them."""
         labels = rare_words(self._lm.lm, 0, self._num_known, _RARE)
         return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
+
+    def expects(self, word: int) -> bool:
+        """Tell whether G knows where a word stands.
+
+        It lists the word behind some history, and without one the word is as probable
+        as words in the mean.
+        """
+        lm, root = self._lm.lm, empty_history(self._lm.lm)
+        label = int(self._label_of[word]) if word < len(self._label_of) else NOTHING
+        if label == NOTHING or (lm.label == label).sum() < 2:
+            return False
+        first, last = int(lm.arc_begin[root]), int(lm.arc_begin[root + 1])
+        words = lm.cost[first:last][lm.label[first:last] < self._num_known]
+        arc = find_arc(lm, root, label)
+        return bool(arc >= 0 and np.exp(-lm.cost[arc]) >= np.exp(-words).mean())
 
     def _with_classes(self, kinds: tuple[tuple[int, ...], ...]) -> ComposedLm:
         """Return G with classes of words, each like some that it has."""

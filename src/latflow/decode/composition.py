@@ -62,7 +62,7 @@ from latflow.decode.parts import (
     Transducer,
     no_parts,
 )
-from latflow.decode.potentials import half_of, potential_of
+from latflow.decode.potentials import half_of, leads_nowhere, potential_of
 from latflow.jit import njit
 from latflow.lang.lm_arrays import find_arc, walk
 
@@ -286,6 +286,8 @@ def _add_arc_of_word(
         if arc < 0:
             return
         to, cost = np.int64(lm.next_state[arc]), np.float64(lm.cost[arc])
+    elif leads_nowhere(graph.parts, np.int64(half.arcs[a].code & STATE_BITS), to):
+        return
     if len(phrases.label_of) > 0 and (word > 0 or label == graph.parts.end[0]):
         own = phrases.label_of[word] if word > 0 else _end_of_phrases(phrases)
         more, node = walk(phrases.lm, node, own)

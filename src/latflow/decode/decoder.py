@@ -220,6 +220,12 @@ class LatticeDecoder:
         assert isinstance(graph, ComposedGraph), "made of a whole graph"
         return graph.rare_words()
 
+    def expects(self, word: int) -> bool:
+        """Tell whether G of a graph that is composed knows where a word stands."""
+        graph = self._engine.graph
+        assert isinstance(graph, ComposedGraph), "made of a whole graph"
+        return graph.expects(word)
+
     def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> LatticeDecoder:
         """Return the decoder for a session, see `ComposedGraph.with_parts`.
 

@@ -97,6 +97,8 @@ class Parts(NamedTuple):
         ranges: int32[ranges, 2], first and last label.
         can_back_off: bool[sets].
         can_add: bool[sets], whether ADDED comes next.
+        span: int32[S, 2], of the states of HCL: first and last label that can come
+            next; first -1 where something else can.
         lm: G; labels as those of HCL, and `end`.
         sums: float64[G's arcs], probabilities of the arcs of a state up to each one.
         any_word: float64[G's states], probability of all that may come next, backing
@@ -111,6 +113,7 @@ class Parts(NamedTuple):
     ranges: np.ndarray
     can_back_off: np.ndarray
     can_add: np.ndarray
+    span: np.ndarray
     lm: LmArrays
     sums: np.ndarray
     any_word: np.ndarray
@@ -165,6 +168,6 @@ def no_parts() -> Parts:
     (ranges,) = read_only(np.zeros((0, 2), np.int32))
     lm = LmArrays(longs, ints, floats, ints, ints, floats)
     return Parts(
-        *(none.transducer, none, longs, ranges, flags, flags),
+        *(none.transducer, none, longs, ranges, flags, flags, ranges),
         *(lm, doubles, doubles, no_phrases(), longs),
     )

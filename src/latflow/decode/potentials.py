@@ -24,6 +24,23 @@ def half_of(parts: Parts, part: int) -> tuple[Transducer, int]:
 
 
 @njit(cache=True, nogil=True, allocates=False)
+def leads_nowhere(parts: Parts, part: int, state: int) -> bool:
+    """Tell at a look that nothing can come next, of most pairs that are so.
+
+    Args:
+        parts: what is composed.
+        part: state of HCL, or of what is added.
+        state: of G.
+    """
+    if part >= len(parts.span) or parts.span[part, 0] < 0:
+        return False
+    lm = parts.lm
+    last = lm.arc_begin[state + 1]
+    arc = first_from(lm.label, lm.arc_begin[state], last, parts.span[part, 0])
+    return arc == last or lm.label[arc] > parts.span[part, 1]
+
+
+@njit(cache=True, nogil=True, allocates=False)
 def potential_of(parts: Parts, part: int, history: int) -> np.floating | float:
     """Return the cost of all that can come next together; inf if nothing can.
 

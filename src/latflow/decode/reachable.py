@@ -37,6 +37,22 @@ class Reachable(NamedTuple):
     can_add: np.ndarray
 
 
+def spans(found: Reachable) -> np.ndarray:
+    """Return the first and the last next label of each state, int32[S, 2].
+
+    The first is -1 where the state can back off, or words can be added; it is above the
+    last where nothing comes next.
+    """
+    first, last = found.begin[:-1], found.begin[1:]
+    span = np.empty((len(first), 2), np.int32)
+    span[:] = 1, 0
+    has_any = first < last
+    span[has_any, 0] = found.ranges[first[has_any], 0]
+    span[has_any, 1] = found.ranges[last[has_any] - 1, 1]
+    span[found.can_back_off | found.can_add, 0] = -1
+    return span[found.set_of]
+
+
 # Labels that are no words, as bits.
 _BACKS_OFF, _ADDS = 1, 2
 

@@ -210,7 +210,11 @@ class SessionSearches:
     def _like(
         self, options: LanguageOptions, words: set[str]
     ) -> dict[str, tuple[int, ...]]:
-        """Return new word -> the ids of those that it is like."""
+        """Return new word -> the ids of those that it is like.
+
+        Those that are not said to be like any are like the word for unknown words, if
+        the language model knows where these stand.
+        """
         found: dict[str, set[int]] = {}
         for line in options.words_like:
             new, equals, known = line.rpartition("=")
@@ -227,7 +231,9 @@ class SessionSearches:
                 )
             for word in [new] if equals else words:
                 found.setdefault(word, set()).add(self._lang.word_ids[like])
-        return {word: tuple(sorted(known)) for word, known in found.items()}
+        unknown = self._lang.oov_id
+        usual = {unknown} if words and self._decoder.expects(unknown) else set()
+        return {word: tuple(sorted(found.get(word, usual))) for word in words}
 
     def _own_word(self, word: str) -> str | None:
         """Return a word as the lexicon has it, maybe in another case; None if not."""

@@ -17,7 +17,8 @@ from latflow.decode.composed_graph import (
 from latflow.decode.composition import ARCS, PAIRS
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.parts import BACK_OFF, NOTHING
-from latflow.decode.reachable import depth_first_words, next_labels
+from latflow.decode.potentials import leads_nowhere, potential_of
+from latflow.decode.reachable import depth_first_words, next_labels, spans
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
@@ -122,6 +123,36 @@ def test_parts_without_a_word_in_common_are_refused():
     other = graph_of(0, [(0, 99, 99, 1.0, 0)], [np.inf])
     with pytest.raises(UserError, match="no word in common"):
         ComposedGraph(GraphParts(lexicon(), other, BACK, "HCLG.fst"), TID_TO_PDF)
+
+
+def test_a_look_tells_pairs_that_lead_nowhere():
+    made = ComposedGraph(parts(), TID_TO_PDF)._parts
+    pairs = [
+        (part, state)
+        for part in range(len(made.hcl.final))
+        for state in range(len(made.any_word))
+    ]
+    seen = np.array([leads_nowhere(made, *pair) for pair in pairs])
+    is_dead = np.array([potential_of(made, *pair) == np.inf for pair in pairs])
+    assert seen.tolist() == is_dead.tolist()  # what comes next is one range here
+    assert 0.1 < seen.mean() < 0.9
+
+
+def test_where_a_word_stands_is_known_if_it_is_listed_behind_others():
+    g = grammar()
+    frequent, rare, alone, missing = 1, 2, 3, NUM_WORDS + 7
+    is_root = g.sources() == 0
+    arcs = [(int(s), *arc) for s, arc in zip(g.sources(), g.arcs.tolist(), strict=True)]
+    costs = {frequent: 1.0, rare: 9.0, alone: 1.0}
+    arcs = [
+        (*arc[:3], costs.get(arc[2], arc[3]) if at_root else arc[3], arc[4])
+        for arc, at_root in zip(arcs, is_root, strict=True)
+        if at_root or arc[2] != alone
+    ]
+    own = graph_of(0, arcs, g.final)
+    graph = ComposedGraph(GraphParts.of(lexicon(), own, None), TID_TO_PDF)
+    found = [graph.expects(word) for word in (frequent, rare, alone, missing)]
+    assert found == [True, False, False, False]
 
 
 def test_threads_share_what_is_composed():
@@ -234,6 +265,13 @@ def test_next_labels_are_those_that_paths_come_to(seed):
         assert inside == expected - {BACK_OFF}
         assert reach.can_back_off[number] == (BACK_OFF in expected)
         assert (rows[1:, 0] > rows[:-1, 1] + 1).all()
+        first, last = spans(reach)[state].tolist()
+        if BACK_OFF in expected:
+            assert first == -1
+        elif expected:
+            assert (first, last) == (min(expected), max(expected))
+        else:
+            assert first > last
 
 
 def test_what_phrases_give_back_is_what_the_model_backs_off_by():

@@ -19,6 +19,7 @@ from fixtures.serving_server import running_server
 from websockets.sync.client import connect as connect_client
 
 from latflow.cli.main import main
+from latflow.decode.added_words import pronounced
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.optimize import connect
@@ -26,8 +27,11 @@ from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.lang.completion import train_model
 from latflow.lang.directory import Lang
+from latflow.lang.grammar import grammar_graph
 from latflow.lang.lexicon import read_entry
+from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
+from latflow.serving import session_search
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Partial
@@ -402,6 +406,42 @@ def test_transcribe_takes_phrases_and_a_grammar(lacking, digits, tmp_path, capsy
     grammar.write_text("\n")
     assert main([*command, "--grammar", str(grammar)]) == 1
     assert f"{grammar}: the grammar is empty" in capsys.readouterr().err
+
+
+def test_words_stand_where_the_language_model_expects_unknown_ones(
+    lacking, digits, tmp_path, monkeypatch
+):
+    word, model, _ = lacking
+    lang = model.lang
+    ngrams = estimate(
+        [text.split() for text in digits.texts.values()],
+        2,
+        vocabulary=sorted(set(lang.speech_words) - {word, lang.oov_word}),
+        unknown_word=lang.oov_word,
+    )
+    grammar = grammar_graph(ngrams, lang.word_ids)
+    grammar.to_fst().write(str(tmp_path / "G.fst"))
+    make_graph(
+        *(digits.root / "lang", tmp_path / "G.fst", digits.root / "gmm/mono"),
+        tmp_path / "HCLG.fst",
+        options=GraphOptions(),
+        composition="lookahead",
+    )
+    folder = digits.package(tmp_path / "own", files={"graph": tmp_path / "HCLG.fst"})
+    likes = []
+
+    def noted(lang, entries, *, boost, like):
+        likes.append(like)
+        return pronounced(lang, entries, boost=boost, like=like)
+
+    monkeypatch.setattr(session_search, "pronounced", noted)
+    one = next(other for other in digits_of(digits) if other != word)
+    lines = "new N UW", "other W AH N"
+    for package in (Model.load(folder), model):
+        with_words(package, *lines, words_like=(f"new={one}",))
+    usual = (lang.oov_id,), ()
+    known = (lang.word_ids[one],)
+    assert likes == [{"new": known, "other": found} for found in usual]
 
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
