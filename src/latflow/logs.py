@@ -234,7 +234,7 @@ def _report_exception(
 ) -> None:
     """Tell the user's errors and interruptions in a line, ours with a traceback."""
     if isinstance(error, KeyboardInterrupt):
-        error = Interrupted(_BY_HAND)
+        error = Interrupted(_BY_HAND if _log_file() else "interrupted")
     if isinstance(error, UserError | Interrupted):
         log.error("%s", error)
     else:

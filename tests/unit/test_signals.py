@@ -82,3 +82,40 @@ def test_jobs_end_when_their_run_alone_is_told(number, last):
         assert process.stdout.read().splitlines() == ["7", last]
         assert time.monotonic() - began < 30
     assert process.returncode == 0
+
+
+ALIGN = """
+import signal, subprocess, sys
+from latflow.logs import log_to_terminal
+from latflow.workflow.aligning import _ending_with_us
+
+# As in a terminal: what a shell runs in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+log_to_terminal()
+run = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit('ended')); "
+run += "print('begun', flush=True); time.sleep(600)"
+command = [sys.executable, "-c", run]
+pipe = subprocess.PIPE
+with (
+    subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as run,
+    _ending_with_us(run, sys.stdout),
+):
+    for line in run.stdout:
+        print(line, end="", flush=True)
+print("not told")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_alignment_ends_with_its_run(number):
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", ALIGN], stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        told = "ended\nRun the command again: what is done is kept.\n"
+        assert process.stdout.read() == told
+        error = process.stderr.read()
+    assert process.returncode == -number
+    assert error.endswith("latflow: interrupted\n") == (number == signal.SIGINT)

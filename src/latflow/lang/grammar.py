@@ -60,6 +60,11 @@ class Coverage:
     frame: set[str] = field(default_factory=set)
     other_case: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_in_other_case(self) -> bool:
+        """Whether most words that it has in common are written in another case."""
+        return len({*self.other_case.values()} - self.known) > len(self.known)
+
     @classmethod
     def of(cls, model_words: Iterable[str], words: Iterable[str]) -> Coverage:
         """Compare the words of a model with those of words.txt."""
@@ -382,7 +387,7 @@ def _check_coverage(
     coverage: Coverage, arpa: str | Path, lang_dir: str | Path | None = None
 ) -> None:
     """Log which words are unknown; refuse a model that has nothing for this lexicon."""
-    if not coverage.known:
+    if not coverage.known or coverage.is_in_other_case:
         raise _no_word(coverage, arpa, lang_dir)
     for word, what in ((SENTENCE_START, "start"), (SENTENCE_END, "end")):
         if word not in coverage.frame:
@@ -425,6 +430,11 @@ def _no_word(
         "the lexicon" if lang_dir is None else f"the lexicon ({lang_dir}/words.txt)"
     )
     what = f"no word of the language model is in {lexicon}"
+    if coverage.known:
+        what = (
+            f"words of the language model that are in {lexicon}: "
+            f"{len(coverage.known)}, and in another case {len(coverage.other_case)}"
+        )
     if coverage.other_case:
         ours, theirs = min(coverage.other_case.items())
         return UserError(

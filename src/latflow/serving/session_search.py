@@ -31,6 +31,7 @@ from latflow.lang.session_grammar import (
 from latflow.serving.options import MOST_BOOST, LanguageOptions
 
 G2P = "lang/g2p.model"  # of a package: a file, or a folder of MFA's
+_EXAMPLES = 5  # words that a warning names
 _MOST = 8  # searches with all that has been composed for them
 
 _Key = tuple[LanguageOptions, tuple[int, int] | None]
@@ -170,6 +171,14 @@ class SessionSearches:
         found: list[Pronunciation] = []
         for line in options.new_words:
             found += self._new_word(line, warnings)
+        pairs = {entry.word: self._own_word(entry.word) for entry in found}
+        beside = [f"{w} ({own})" for w, own in pairs.items() if own not in {None, w}]
+        if beside:
+            more = f" and {len(beside) - _EXAMPLES} more" * (len(beside) > _EXAMPLES)
+            warnings.append(
+                "new_words: added beside the lexicon's, in another case: "
+                f"{', '.join(beside[:_EXAMPLES])}{more}"
+            )
         if self._can_add and self._pronouncer is not None:
             lang = self._lang.with_words(found)
             if options.grammar:
@@ -185,12 +194,9 @@ class SessionSearches:
     def _new_word(self, line: str, warnings: list[str]) -> list[Pronunciation]:
         """Return the pronunciations of a word, which may come without phones."""
         word, *phones = line.split() or [""]
-        known = self._own_word(word)
-        if known not in {None, word}:
-            warnings.append(f"new_words: {word} is added beside {known} of the lexicon")
         if phones:
             return [read_entry(line)]
-        if known == word:
+        if self._lang.is_known(word):
             warnings.append(f"new_words: the lexicon has the word {word}")
             return []
         if self._pronouncer is None:

@@ -92,6 +92,7 @@ def transcribe(
     for recording, form in product(recordings, options.formats):
         _file_of(recording.name, form)  # too long a name is refused before the work
     found: list[Transcription | Fault] = []
+    is_alone = len(recordings) == 1  # and may be hours long
     results = transcriptions(
         model,
         recordings,
@@ -99,8 +100,11 @@ def transcribe(
         language=language,
         lattices=lattices,
         threads=threads,
+        tells_segments=is_alone,
     )
-    for result in progress(results, "transcribe", total=len(recordings)):
+    if not is_alone:
+        results = progress(results, "transcribe", total=len(recordings))
+    for result in results:
         found.append(result)
         if isinstance(result, Fault):
             log.error("%s - %s", result.reason, result.remedy)
@@ -117,16 +121,19 @@ def transcriptions(
     language: LanguageOptions | None = None,
     lattices: Path | None = None,
     threads: int = 1,
+    tells_segments: bool = False,
 ) -> Iterator[Transcription | Fault]:
     """Yield for each recording its words, or why there are none.
 
-    Arguments are those of `transcribe`.
+    Arguments are those of `transcribe`; with `tells_segments` a bar counts segments.
     """
     wants_lattices = lattices is not None
     job = _Job(model, options, language, wants_lattices=wants_lattices)
     opened = nullcontext() if lattices is None else LatticeWriter.open(lattices)
     with worker_pool(threads) as pool, opened as archive:
         parts = in_order(pool, _call, job.parts(recordings), ahead=2 * threads)
+        if tells_segments:
+            parts = progress(parts, "transcribe segments")
         yield from job.gathered(parts, archive)
 
 

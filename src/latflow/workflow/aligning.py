@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -202,6 +205,7 @@ def run_recipe(
             text=True,
             errors="replace",
         ) as process,
+        _ending_with_us(process, tell),
     ):
         assert process.stdout is not None
         last: deque[str] = deque(maxlen=15)
@@ -220,3 +224,32 @@ def run_recipe(
             tell.write("it is --max-skipped of latflow align\n")
         tell.write(f"the whole log: {out / 'latflow.log'}\n")
     return int(process.returncode)
+
+
+@contextmanager
+def _ending_with_us(process: subprocess.Popen[str], tell: TextIO) -> Iterator[None]:
+    """Have Snakemake end, in order, when this process is told to; then end as told.
+
+    A signal to this process alone would else leave Snakemake and its jobs behind.
+    """
+    told: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(number)
+        process.terminate()
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    # What a shell runs in the background ignores Ctrl-C, and still shall.
+    heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in heard}
+    try:
+        yield
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if told:
+            tell.write("Run the command again: what is done is kept.\n")
+            tell.flush()
+            signal.raise_signal(told[0])

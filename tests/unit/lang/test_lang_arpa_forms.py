@@ -194,6 +194,14 @@ def test_some_words_in_another_case_are_logged(tmp_path, caplog):
     )
 
 
+def test_models_mostly_in_another_case_are_refused(tmp_path):
+    text = changed("1=5", "1=8").replace("-0.7\t", "-2\tX\n-2\tx\n-2\tY\n-0.7\t", 1)
+    arpa = write(tmp_path / "lm", text)
+    with pytest.raises(UserError, match="in the lexicon: 1, and in another case 2: "):
+        check_arpa(arpa, ["a", "B", "CAFÉ"])
+    assert check_arpa(arpa, ["a", "x", "B"]).other_case == {"X": "x", "b": "B"}
+
+
 def test_the_unknown_word_that_tools_add_is_no_word(tmp_path, caplog):
     text = changed("1=5", "1=6").replace("-0.7\t", "-2\t<unk>\n-0.7\t", 1)
     words = ["a", "b", "café", "<UNK>"]

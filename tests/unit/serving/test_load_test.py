@@ -319,8 +319,10 @@ def running(handler):
     address, ended = Future(), Future()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, run())
-        yield f"ws://127.0.0.1:{address.result(10)}"
-        ended.set_result(None)
+        try:
+            yield f"ws://127.0.0.1:{address.result(10)}"
+        finally:
+            ended.set_result(None)
 
 
 def test_a_search_tells_each_trial_as_it_ends(wave, capsys):

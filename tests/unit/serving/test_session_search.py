@@ -473,11 +473,14 @@ def test_words_that_the_lexicon_has_in_another_case_are_told(lacking, speller):
         return model.for_session(options)[1]
 
     assert other != word
-    beside = f"new_words: {other} is added beside {word} of the lexicon"
-    assert warnings(entry) == (beside,)
+    beside = "new_words: added beside the lexicon's, in another case: "
+    beside += f"{other} ({word})"
+    assert warnings(entry, entry) == (beside,)
     options = LanguageOptions(new_words=(other,))
     assert speller.for_session(options)[1] == (beside,)
     assert warnings(entry, words_like=(other,)) == (beside,)
+    many = [f"{one.lower()} {' '.join(phones)}" for one in model.lang.speech_words]
+    assert warnings(*many)[0].endswith(f" and {len(many) - 5} more")
     with pytest.raises(UserError, match=f"use its phones: .*{phones[0]}"):
         warnings(f"{other} {phones[0]}0")
 

@@ -330,6 +330,22 @@ def test_standard_input_is_read(model, package, digits, monkeypatch, capsys, is_
     assert capsys.readouterr().out == f"{expected.best.text}\n"
 
 
+def test_the_bar_of_one_recording_counts_its_segments(model, call, tmp_path, capsys):
+    for number in (1, 2):
+        recordings = tmp_path / str(number)
+        recordings.mkdir()
+        for n in range(number):
+            (recordings / f"{n}.wav").write_bytes(call.read_bytes())
+        found = run(model, [recordings], tmp_path / f"{number}.out")
+        bar = capsys.readouterr().err
+        if number == 1:
+            assert len(found[0].segments) > 1
+            assert "transcribe segments: " in bar
+            assert "0/1" not in bar
+        else:
+            assert "| 0/2 " in bar
+
+
 def test_standard_output_takes_one_result(package, digits):
     paths = list(map(str, digits.audio.values()))
     assert main(["transcribe", str(package), *paths]) == 1
