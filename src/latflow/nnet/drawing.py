@@ -154,7 +154,6 @@ def _path(steps: str) -> str:
 
 
 def _heads(columns: Sequence[float]) -> list[str]:
-    """Return the names of the columns."""
     names = ("layer", "size", "parameters", "frames seen")
     anchors = ("start", "end", "start", "start")
     return [
@@ -224,7 +223,6 @@ def _field(context: Context, top: float, x: float, widest: int) -> list[str]:
 
 
 def _bar(x: float, y: float, width: float, colour: str) -> str:
-    """Return a filled bar."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="10" rx="2" '
         f'fill="{colour}" opacity="0.75"/>'

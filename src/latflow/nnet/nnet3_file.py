@@ -130,7 +130,6 @@ def _text(reader: KaldiReader, raw: bytes) -> str:
 
 
 def _node(reader: KaldiReader, line: str) -> Node:
-    """Read the line of a node."""
     kind, _, rest = line.partition(" ")
     values = dict(_VALUES.findall(rest))
     name = values.get("name", "")

@@ -18,6 +18,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
