@@ -282,7 +282,7 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
                 body.contexts[layer.name],
                 layer.reuse,
                 f"{factor}{loss.name} of {loss.target}" if loss else "",
-                _told(layer),
+                _options_text(layer),
             )
         )
         states = () if layer.initial_state is None else (layer.initial_state,)
@@ -290,7 +290,7 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
     return NetworkGraph(tuple(nodes), tuple(edges))
 
 
-def _told(layer: LayerDescription) -> str:
+def _options_text(layer: LayerDescription) -> str:
     """Return the options of a layer that are not defaults, but for its size."""
     settings, defaults = [], type(layer.options).model_fields
     if layer.initial_state is not None:
