@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+import yaml
 
 from latflow.cli.main import main
 from latflow.workflow.jobs import find_record
@@ -119,13 +120,25 @@ def test_a_training_may_be_killed_more_often_than_it_has_retries(
     undisturbed, make_checkout
 ):
     checkout = continued(undisturbed, make_checkout(), kept=KEPT | {"align", "gmm"})
-    name = "nnet/ce/weights.safetensors"
+    recipe = yaml.safe_load((checkout.folder / RECIPE[1]).read_text())
+    training = recipe["nnet"]["systems"]["ce"]["training"]
+    training["schedule"] = {"type": "custom", "path": "tests/e2e/paced.py:constant"}
+    recipe["cache"] = {"enabled": False}  # the same is trained twice
+    (checkout.folder / "paced.yaml").write_text(yaml.safe_dump(recipe))
+    weights = checkout.results_of("small") / "nnet/ce/weights.safetensors"
+    target = weights.relative_to(checkout.folder)
+    options = ("--configfile", "paced.yaml", "--retries", "1", "--", target)
+    done = checkout.run(*options)
+    assert done.returncode == 0, done.stderr[-6000:]
+    expected = weights.read_bytes()
+    shutil.rmtree(weights.parent)
     course = checkout.folder / "course"
+    course.unlink()
     # By turns as a batch system asks to end, and as a machine fails.
     chance, signals = random.Random(3), [signal.SIGTERM, signal.SIGKILL] * 2
     with (checkout.folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            checkout.command(*RECIPE, "--retries", "1", "--", f"results/small/{name}"),
+            checkout.command(*options),
             cwd=checkout.folder,
             env={**checkout.environment, "PAUSE": "0.1"},
             stdout=log,
@@ -137,7 +150,7 @@ def test_a_training_may_be_killed_more_often_than_it_has_retries(
         status = process.wait(600)
     assert status == 0, (checkout.folder / "log").read_text()[-6000:]
     assert len({line.split()[0] for line in course.read_text().splitlines()}) == 6
-    assert contents(checkout)[name] == contents(undisturbed)[name]
+    assert weights.read_bytes() == expected
 
 
 def kill_training(process, course, killed, number, chance):
