@@ -126,7 +126,6 @@ def audio_of(cuts: Path) -> dict[str, str]:
 
 
 def _place_of(cut: CutLine, cuts: Path, *, has_signal: bool) -> Place:
-    """Return the place of an utterance."""
     try:
         return Place.of(cut, has_signal=has_signal)
     except (AttributeError, KeyError, TypeError) as error:

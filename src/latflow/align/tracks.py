@@ -105,7 +105,6 @@ def tracks_of(utterances: list[Timed]) -> list[Track]:
 
 
 def _tiers(tracks: list[Track]) -> dict[str, list[Interval]]:
-    """Return tiers by name."""
     return {
         f"{track.prefix}{kind}": intervals
         for track in tracks

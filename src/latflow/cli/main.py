@@ -116,7 +116,6 @@ def _summary(command: argparse.ArgumentParser) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of all subcommands."""
     parser = _Parser(
         prog="latflow",
         description="Hybrid speech recognition recipes, and tools beside them.",

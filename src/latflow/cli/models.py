@@ -274,7 +274,6 @@ def _analyze(arguments: Arguments) -> None:
 
 
 def _draw_saliency(arguments: Arguments) -> None:
-    """Draw the saliency of an utterance."""
     from latflow.features.source import open_frames
     from latflow.training.forward import Forward
     from latflow.training.saliency import draw_saliency

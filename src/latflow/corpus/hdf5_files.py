@@ -325,7 +325,6 @@ def _places(parts: Sequence[HdfFile]) -> dict[str, tuple[HdfFile, int]]:
 
 
 def _labels(parts: Sequence[HdfFile], name: str) -> HdfLabels:
-    """Find the labels of a target."""
     having = [part for part in parts if name in part.columns]
     if not having and any(part.targets for part in parts):
         parts[0].num_classes(name)  # raises: there is none of this name

@@ -398,7 +398,6 @@ def export_kaldi_dir(corpus_dir: str | Path, out_dir: str | Path) -> None:
 
 
 def _wav_entry(recording: Recording, file: Path) -> str:
-    """Return the entry of a recording in `wav.scp`."""
     check_field(recording.id, file, "recording id")
     if len(recording.sources) != 1 or recording.transforms:
         raise UserError(
@@ -421,7 +420,6 @@ def _wav_entry(recording: Recording, file: Path) -> str:
 
 
 def _is_whole(supervision: SupervisionSegment, recordings: Spool[Recording]) -> bool:
-    """Return whether an utterance is all of the recording of its name."""
     if supervision.id != supervision.recording_id or supervision.start != 0.0:
         return False
     recording = recordings[supervision.recording_id]

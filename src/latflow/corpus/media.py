@@ -183,7 +183,6 @@ class MediaFile:
         self._is_done = kind == b"D"
 
     def _record(self) -> tuple[bytes, bytes]:
-        """Return the next record."""
         kind, length = struct.unpack("<cI", self._bytes(5))
         if length > _LONGEST:
             raise MediaError("is corrupt")

@@ -144,7 +144,7 @@ def frames_in_lattice(
         alignment: transition-ids, int32[T].
         weights: float64 [A]; arcs whose weight is 0 do not count. None counts all.
     """
-    return _held_frames(
+    return _frames_in_lattice(
         lattice.arc_begin,
         lattice.frame,
         lattice.transition_id,
@@ -155,7 +155,7 @@ def frames_in_lattice(
 
 
 @njit(cache=True, nogil=True)
-def _held_frames(
+def _frames_in_lattice(
     arc_begin: np.ndarray,
     frame: np.ndarray,
     transition_id: np.ndarray,

@@ -104,9 +104,9 @@ class External(LatticeCriterion):
             **{name: getattr(utterance.raw, name) for name in ARRAYS},
             **({} if teacher is None else {"teacher": teacher}),
         }
-        process = self._take()
+        process = self._idle_process()
         try:
-            _, answer = process.ask("evaluate", {}, arrays, "value")
+            _, answer = process.request("evaluate", {}, arrays, "value")
             due = {
                 "objective": ((1,), "<f8"),
                 "statistics": ((len(self.statistics),), "<f8"),
@@ -133,7 +133,7 @@ class External(LatticeCriterion):
         for process in processes:
             process.end()
 
-    def _take(self) -> _Process:
+    def _idle_process(self) -> _Process:
         """Return a process that nobody uses."""
         with self._lock:
             if self._idle:
@@ -156,7 +156,7 @@ class External(LatticeCriterion):
             "seed": self.seed,
         }
         try:
-            answer, _ = process.ask("hello", header, arrays, "ready")
+            answer, _ = process.request("hello", header, arrays, "ready")
             if answer.get("protocol") != PROTOCOL:
                 spoken = answer.get("protocol")
                 raise process.failure(
@@ -190,7 +190,7 @@ class _Process:
             remedy="see its messages in the log, and docs/criteria.md",
         )
 
-    def ask(
+    def request(
         self,
         message: str,
         header: Mapping[str, Any],

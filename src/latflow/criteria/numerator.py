@@ -108,12 +108,12 @@ def numerators(
     host = scores.cpu().contiguous().numpy()
     posteriors = np.zeros_like(host) if need_posteriors else None
 
-    def work(i: int) -> float:
+    def total_of(i: int) -> float:
         part = slice(lengths[i])
         into = None if posteriors is None else posteriors[i, part]
         return numerator_posteriors(host[i, part], supervisions[i], into)
 
-    totals = list((pool.map if pool else map)(work, range(len(host))))
+    totals = list((pool.map if pool else map)(total_of, range(len(host))))
     found = torch.tensor(totals, dtype=torch.float64, device=scores.device)
     if posteriors is None:
         return found, None

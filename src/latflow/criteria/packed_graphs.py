@@ -85,7 +85,7 @@ class PackedGraphs(NamedTuple):
             (int(labels.min()), int(labels.max())) if labels.size else None,
         )
         arcs, weights, final, start = (tensor.numpy() for tensor in packed[:4])
-        _lay_arcs(
+        _pack_arcs(
             columns, np.concatenate(costs), arc_begin, counts, tile, arcs, weights
         )
         final.fill(np.inf)
@@ -174,7 +174,7 @@ def _places(counts: np.ndarray, tile: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _lay_arcs(
+def _pack_arcs(
     columns: np.ndarray,
     weight: np.ndarray,
     arc_begin: np.ndarray,

@@ -118,7 +118,7 @@ class GraphCriterion(Criterion):
     def __init__(self, threads: int) -> None:
         self._failed: set[str] = set()
         self._pool = ThreadPoolExecutor(max(1, threads), self.name)
-        self._coming: deque[tuple[HostCopy, Batch]] = deque()
+        self._in_transfer: deque[tuple[HostCopy, Batch]] = deque()
 
     def note_failures(self, failed: Tensor, batch: Batch) -> None:
         """Remember the utterances of a part that failed; nobody waits for a GPU here.
@@ -127,13 +127,13 @@ class GraphCriterion(Criterion):
             failed: bool [B].
             batch: the part.
         """
-        self._coming.append((HostCopy(failed), batch))
-        self._take_arrived()
+        self._in_transfer.append((HostCopy(failed), batch))
+        self._collect_failures()
 
-    def _take_arrived(self, *, waits: bool = False) -> None:
+    def _collect_failures(self, *, waits: bool = False) -> None:
         """Take what has come from the device, or all, which may be waited for."""
-        while self._coming and (waits or self._coming[0][0].has_arrived()):
-            failed, batch = self._coming.popleft()
+        while self._in_transfer and (waits or self._in_transfer[0][0].has_arrived()):
+            failed, batch = self._in_transfer.popleft()
             rows = np.flatnonzero(failed.wait()).tolist()
             self._failed |= {batch.utterances[b] for b in rows}
 
@@ -150,7 +150,7 @@ class GraphCriterion(Criterion):
 
     def failures(self) -> Set[str]:
         """Return the utterances that failed; see `Criterion.failures`."""
-        self._take_arrived(waits=True)
+        self._collect_failures(waits=True)
         return self._failed
 
     def close(self) -> None:

@@ -161,7 +161,6 @@ def _settle(
 
 @njit(cache=True, nogil=True)
 def _num_epsilon(walk: Walk, state: np.integer | int) -> np.integer:
-    """Return number of epsilon arcs of a state."""
     return np.int64(walk.states[state + 1].begin) - walk.states[state].middle
 
 

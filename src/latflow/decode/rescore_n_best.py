@@ -248,7 +248,6 @@ class _Sequences:
 
 
 def _weight(mixture: Mapping[str, Any]) -> float:
-    """Return the weight of the network."""
     weight = float(mixture["weight"])
     if not 0 <= weight <= 1:
         raise ValueError(f"weight {weight}")

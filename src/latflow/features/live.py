@@ -441,7 +441,6 @@ class LiveFrames:
         return wave, zlib.crc32(cut.id.encode())
 
     def _cut(self, i: int) -> MonoCut:
-        """Return the cut of utterance i."""
         line = self._lines[self._offsets[i] : self._offsets[i + 1]]
         with self._reading():
             return MonoCut.from_dict(json.loads(line.tobytes()))

@@ -226,7 +226,6 @@ class DiagGmms:
         self._write_mixture(writer, slice(None))
 
     def _write_mixture(self, writer: KaldiWriter, which: slice) -> None:
-        """Write some Gaussians as a mixture."""
         writer.write_token("<DiagGMM>")
         writer.end_line()
         writer.write_token("<GCONSTS>")

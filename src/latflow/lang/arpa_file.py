@@ -161,7 +161,6 @@ class ArpaFile:
         return log_prob, backoff
 
     def _refuse(self, number: int, what: str) -> NoReturn:
-        """Refuse a line."""
         refuse(self.file, f"line {number}{'' if what[:2] == 'is' else ':'} {what}")
 
     def _log_changes(self) -> None:

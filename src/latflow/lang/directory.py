@@ -384,7 +384,6 @@ def _fields(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _single_word(path: Path) -> str:
-    """Return the one word of a file."""
     words = [word for _, line in read_lines(path) for word in line.split()]
     if len(words) != 1:
         _refuse(path, "it must hold one word")

@@ -235,7 +235,6 @@ class _Reader:
             row.columns, row.fields = row.fields[:count], row.fields[count:]
 
     def _column_counts(self, rows: Sequence[Row], *, is_stated: bool) -> list[int]:
-        """Return the number of columns of each row."""
         counts = [_sure_columns(row.fields) for row in rows]
         if is_stated:
             return [count or 1 for count in counts]

@@ -252,7 +252,6 @@ class _Parts:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write lines of text."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

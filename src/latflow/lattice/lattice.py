@@ -143,12 +143,12 @@ class _WordLattice(ABC):
             return self, states, arcs
         number = (np.cumsum(is_needed) - 1).astype(np.int32)
         begin = arc_offsets(number[self.source()[arcs]], len(states))
-        part = self.taken(
+        part = self.selected(
             states, arcs, begin, number[self.next_state[arcs]], end[states]
         )
         return part, states, arcs
 
-    def taken(
+    def selected(
         self,
         states: np.ndarray,
         arcs: np.ndarray,
@@ -177,11 +177,11 @@ class _WordLattice(ABC):
             final_acoustic_cost=np.where(is_final, finals[1], inf),
             frame=self.frame[states],
             num_frames=self.num_frames,
-            **self._taken_ids(arcs, np.where(is_final, states, -1)),
+            **self._ids_of(arcs, np.where(is_final, states, -1)),
         )
 
     @abstractmethod
-    def _taken_ids(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
+    def _ids_of(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
         """Return the transition-ids of arcs and of final states (-1 for others)."""
 
 
@@ -274,7 +274,7 @@ class Lattice(_WordLattice):
             num_frames=self.num_frames,
         )
 
-    def _taken_ids(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
+    def _ids_of(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
         del states
         return {"transition_id": self.transition_id[arcs]}
 
@@ -397,7 +397,7 @@ class CompactLattice(_WordLattice):
         """Return the lattice itself."""
         return self
 
-    def _taken_ids(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
+    def _ids_of(self, arcs: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
         strings, finals = self.strings.take(arcs), self.final_strings.take(states)
         return {
             "string_begin": strings.begin,

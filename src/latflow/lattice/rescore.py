@@ -82,7 +82,7 @@ def rescore(
     final_change = _ends(nodes, arrays, (old.end, new.end))
     is_end = is_final[state] & np.isfinite(final_change)
     begin = np.append(nodes[:, _FIRST_ARC], len(arcs))
-    product = lattice.taken(state, arc, begin, arcs[:, 1].astype(np.int32), is_end)
+    product = lattice.selected(state, arc, begin, arcs[:, 1].astype(np.int32), is_end)
     final_change = np.where(is_end, lm_scale * final_change, np.inf)
     graph_cost = lattice.graph_cost[arc] + lm_scale * change
     final_cost = lattice.final_graph_cost[state] + final_change

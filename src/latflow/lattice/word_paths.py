@@ -32,7 +32,7 @@ def word_paths(lattice: Kind, words: np.ndarray) -> Kind | None:
     states, done = map(np.ascontiguousarray, np.nonzero(number >= 0))
     arcs, begin, target = _arcs(*arrays, words, number, states, done)
     is_end = lattice.is_final[states] & (done == len(words))
-    found = lattice.taken(states, arcs, begin, target, is_end).connected()
+    found = lattice.selected(states, arcs, begin, target, is_end).connected()
     return found if found.num_states else None
 
 

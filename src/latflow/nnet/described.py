@@ -215,7 +215,6 @@ def _given(
 
 
 def _is_output(layer: Any) -> bool:
-    """Return whether a layer is an output of the network."""
     is_layer = isinstance(layer, Mapping)
     return is_layer and (layer.get("class") == "output" or "loss" in layer)
 

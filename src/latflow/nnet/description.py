@@ -289,7 +289,6 @@ def _parse_layer(
 
 
 def _class_name(given: Mapping[str, Any], location: Location) -> str:
-    """Return the class that a layer names."""
     if "class" not in given:
         raise location.error("key class is missing")
     return _string("class", given["class"], location)

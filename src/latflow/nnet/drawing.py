@@ -154,7 +154,6 @@ def _path(steps: str) -> str:
 
 
 def _heads(columns: Sequence[float]) -> list[str]:
-    """Return the names of the columns."""
     names = ("layer", "size", "parameters", "frames seen")
     anchors = ("start", "end", "start", "start")
     return [
@@ -224,7 +223,6 @@ def _field(context: Context, top: float, x: float, widest: int) -> list[str]:
 
 
 def _bar(x: float, y: float, width: float, colour: str) -> str:
-    """Return a filled bar."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="10" rx="2" '
         f'fill="{colour}" opacity="0.75"/>'
@@ -284,7 +282,7 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
                 body.contexts[layer.name],
                 layer.reuse,
                 f"{factor}{loss.name} of {loss.target}" if loss else "",
-                _told(layer),
+                _options_text(layer),
             )
         )
         states = () if layer.initial_state is None else (layer.initial_state,)
@@ -292,7 +290,7 @@ def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
     return NetworkGraph(tuple(nodes), tuple(edges))
 
 
-def _told(layer: LayerDescription) -> str:
+def _options_text(layer: LayerDescription) -> str:
     """Return the options of a layer that are not defaults, but for its size."""
     settings, defaults = [], type(layer.options).model_fields
     if layer.initial_state is not None:

@@ -60,9 +60,9 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     """
     what = "no description of an encoder's features"
     if (folder / _NESTED).is_file():
-        told = read_object(folder / _NESTED, what).get("feature_extractor")
-        if isinstance(told, dict):
-            return told
+        preprocessing = read_object(folder / _NESTED, what).get("feature_extractor")
+        if isinstance(preprocessing, dict):
+            return preprocessing
     if (folder / _FILE).is_file():
         return read_object(folder / _FILE, what)
     return None
@@ -94,10 +94,10 @@ def check_preprocessing(folder: Path, reads: str, config: Mapping[str, Any]) -> 
     expected = dict(_OURS[reads])
     if reads == "log_mel" and "num_mel_bins" in config:
         expected["feature_size"] = config["num_mel_bins"]
-    told = read_preprocessing(folder) or {}
+    given = read_preprocessing(folder) or {}
     for key, value in expected.items():
-        if told.get(key, value) != value:
-            what = f"{key} is {told[key]!r}, and only encoders with {value} are known"
+        if given.get(key, value) != value:
+            what = f"{key} is {given[key]!r}, and only encoders with {value} are known"
             raise UserError(what, file=folder / _FILE)
 
 
@@ -107,10 +107,10 @@ def normalizes_samples(folder: Path) -> bool | None:
     Raises:
         UserError: neither true nor false, or a file is garbled.
     """
-    told = read_preprocessing(folder)
-    if told is None:
+    given = read_preprocessing(folder)
+    if given is None:
         return None
-    found = told.get("do_normalize", True)  # as transformers reads a file without it
+    found = given.get("do_normalize", True)  # as transformers reads a file without it
     if not isinstance(found, bool):
         what = f"do_normalize is {found!r}, not true or false"
         raise UserError(what, file=folder / _FILE)

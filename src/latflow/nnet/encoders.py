@@ -160,10 +160,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         )
     if (folder / CONFIG).is_file():
         given |= read_object(folder / CONFIG, "no encoder's configuration")
-    untold = {"conv_stride", "num_attention_heads"} - {*given}
-    if bundle is not None and untold:
+    missing = {"conv_stride", "num_attention_heads"} - {*given}
+    if bundle is not None and missing:
         raise UserError(
-            f"does not tell {' and '.join(sorted(untold))} of an encoder of its size",
+            f"does not tell {' and '.join(sorted(missing))} of an encoder of its size",
             file=bundle,
             remedy=f"write a {CONFIG} with them beside it",
         )

@@ -73,7 +73,6 @@ def footprint_of(
 
 
 def _num_parameters(network: Network) -> int:
-    """Return the number of parameters."""
     return sum(value.numel() for value in network.parameters())
 
 

@@ -177,10 +177,10 @@ class LayerGraph(nn.Module):
         shapes = [self.shapes[source] for source in layer.inputs]
         strides = [self.contexts[source].stride for source in layer.inputs]
         if len(set(strides)) > 1:
-            told = ", ".join(
+            text = ", ".join(
                 map(" 1/".join, zip(layer.inputs, map(str, strides), strict=True))
             )
-            raise layer.location.error(f"its inputs have different frame rates: {told}")
+            raise layer.location.error(f"its inputs have different frame rates: {text}")
         dims = [shape.dim for shape in shapes]
         if layer.layer_class.COMBINE != "concat":
             if len(set(dims)) > 1:

@@ -199,10 +199,10 @@ def _sizes(plan: Plan, dim: int) -> dict[str, int]:
 def _size(layer: LayerDescription, sizes: Sequence[int | None]) -> int | None:
     """Return the numbers a frame of a layer by those of its inputs, where known."""
     options = layer.options
-    told = getattr(options, "projection", None) or getattr(options, "size", None)
-    if told is not None:
-        return told
-    known = [size for size in sizes if size is not None]
+    size = getattr(options, "projection", None) or getattr(options, "size", None)
+    if size is not None:
+        return size
+    known = [one for one in sizes if one is not None]
     if layer.layer_class.COMBINE == "concat":
         begin = options.begin if isinstance(options, SliceOptions) else 0
         return sum(known) - begin if len(known) == len(sizes) else None

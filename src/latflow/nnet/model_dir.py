@@ -333,7 +333,6 @@ def _load_model(folder: Path, device: str | torch.device) -> AcousticNetwork:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    """Read meta.json."""
     with reading(path, "not readable as JSON", "train the network again"):
         meta = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(meta, dict) or not {"dim_in", "classes"} <= meta.keys():

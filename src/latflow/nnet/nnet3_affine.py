@@ -29,7 +29,7 @@ def time_offsets(component: Component) -> list[int] | None:
     return None
 
 
-def _found(matrix: np.ndarray, bias: np.ndarray | None, *, semi: bool = False) -> _Map:
+def _map_of(matrix: np.ndarray, bias: np.ndarray | None, *, semi: bool = False) -> _Map:
     """Return the map and the size of its result, -1 where the vector does not fit."""
     if bias is not None and len(bias) not in {len(matrix), 0}:
         return Affine(matrix, None), -1
@@ -42,7 +42,7 @@ def _affine(component: Component) -> _Map:
     values = component.values
     matrix = values["Params" if "Params" in values else "LinearParams"]
     semi = bool(values.get("OrthonormalConstraint", 0.0))
-    return _found(matrix, values.get("BiasParams"), semi=semi)
+    return _map_of(matrix, values.get("BiasParams"), semi=semi)
 
 
 def _block_affine(component: Component) -> _Map:
@@ -50,7 +50,7 @@ def _block_affine(component: Component) -> _Map:
     matrix, blocks = component.values["LinearParams"], component.values["NumBlocks"]
     if blocks < 1 or len(matrix) % blocks:
         raise ValueError(f"{len(matrix)} rows in {blocks} blocks")
-    return _found(_diagonal(np.split(matrix, blocks)), component.values["BiasParams"])
+    return _map_of(_diagonal(np.split(matrix, blocks)), component.values["BiasParams"])
 
 
 def _repeated_affine(component: Component) -> _Map:
@@ -58,7 +58,7 @@ def _repeated_affine(component: Component) -> _Map:
     if not 1 <= times <= 1 << 16:
         raise ValueError(f"{times} repeats")
     matrix = _diagonal([values["LinearParams"]] * times)
-    return _found(matrix, np.tile(values["BiasParams"], times))
+    return _map_of(matrix, np.tile(values["BiasParams"], times))
 
 
 def _diagonal(blocks: list[np.ndarray]) -> np.ndarray:
@@ -82,7 +82,7 @@ def _permute(component: Component) -> _Map:
         raise ValueError("<ColumnMap> is no permutation")
     matrix = _zeros(len(columns), len(columns))
     matrix[np.arange(len(columns)), columns] = 1.0
-    return _found(matrix, None)
+    return _map_of(matrix, None)
 
 
 def _sum_group(component: Component) -> _Map:
@@ -92,7 +92,7 @@ def _sum_group(component: Component) -> _Map:
     matrix = _zeros(len(sizes), int(sizes.sum()))
     groups = np.repeat(np.arange(len(sizes)), sizes)
     matrix[groups, np.arange(len(groups))] = 1.0
-    return _found(matrix, None)
+    return _map_of(matrix, None)
 
 
 def _sum_block(component: Component) -> _Map:
@@ -102,7 +102,7 @@ def _sum_block(component: Component) -> _Map:
         raise ValueError(f"blocks of {size} numbers in {num_inputs}")
     matrix = _zeros(size, num_inputs)
     matrix[np.arange(num_inputs) % size, np.arange(num_inputs)] = values["Scale"]
-    return _found(matrix, None)
+    return _map_of(matrix, None)
 
 
 def _convolution(component: Component) -> _Map:
@@ -126,7 +126,7 @@ def _convolution(component: Component) -> _Map:
             source = out * model["HeightSubsampleOut"] + height
             if 0 <= source < height_in:
                 found[out, :, at, source] += parts[:, n]
-    return _found(matrix, np.tile(values["BiasParams"], height_out))
+    return _map_of(matrix, np.tile(values["BiasParams"], height_out))
 
 
 #: Classes that are affine maps, and the function that makes the map; it raises

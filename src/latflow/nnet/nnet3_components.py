@@ -191,7 +191,7 @@ class _Builder:
     def _operation(self, node: Node, what: What) -> Operation:
         """Return an operation on what a node reads, as wide as that."""
         parts = _with_whole_frames(
-            tuple(tuple(map(self._found, part)) for part in node.parts)
+            tuple(tuple(map(self._resolved, part)) for part in node.parts)
         )
         for part in parts:
             if len({self._dims[term.node] for term in part}) > 1:
@@ -207,7 +207,7 @@ class _Builder:
                 node.name, node.component, f"it reads frames more than {_FAR} away"
             )
 
-    def _found(self, term: Term) -> Term:
+    def _resolved(self, term: Term) -> Term:
         """Return what a term is where its node is another."""
         same = self._same.get(term.node)
         found = term if same is None else same.moved(term.offset, term.scale)

@@ -130,7 +130,6 @@ def _text(reader: KaldiReader, raw: bytes) -> str:
 
 
 def _node(reader: KaldiReader, line: str) -> Node:
-    """Read the line of a node."""
     kind, _, rest = line.partition(" ")
     values = dict(_VALUES.findall(rest))
     name = values.get("name", "")
@@ -176,11 +175,11 @@ def _descriptor(text: str) -> tuple[Part, ...]:
 
 def _expression(words: list[str], depth: int = 0) -> tuple[Part, ...]:
     """Take a descriptor from the end of a list of words, which is its beginning."""
-    word = _taken(words)
+    word = _next_word(words)
     if depth > _DEEPEST:
         raise ValueError(f"descriptors within descriptors, more than {_DEEPEST} deep")
     if word in _READERS:
-        _taken(words, "(")
+        _next_word(words, "(")
         return _READERS[word](words, depth + 1)
     if word in _OTHERS:
         raise ValueError(f"descriptor {word} is not read")
@@ -189,7 +188,7 @@ def _expression(words: list[str], depth: int = 0) -> tuple[Part, ...]:
     return ((Term(word),),)
 
 
-def _taken(words: list[str], *marks: str) -> str:
+def _next_word(words: list[str], *marks: str) -> str:
     """Take the next word, which must be one of `marks`, if there are any."""
     found = words.pop() if words else ""
     if marks and found not in marks:
@@ -199,24 +198,24 @@ def _taken(words: list[str], *marks: str) -> str:
 
 def _offset(words: list[str], depth: int) -> tuple[Part, ...]:
     parts = _expression(words, depth)
-    _taken(words, ",")
-    shift = _whole(_taken(words))
-    _taken(words, ")")  # a shift of more than time would follow
+    _next_word(words, ",")
+    shift = _whole(_next_word(words))
+    _next_word(words, ")")  # a shift of more than time would follow
     return _moved(parts, shift, 1.0)
 
 
 def _scale(words: list[str], depth: int) -> tuple[Part, ...]:
-    scale = _number(_taken(words))
-    _taken(words, ",")
+    scale = _number(_next_word(words))
+    _next_word(words, ",")
     parts = _expression(words, depth)
-    _taken(words, ")")
+    _next_word(words, ")")
     return _moved(parts, 0, scale)
 
 
 def _replace_index(words: list[str], depth: int) -> tuple[Part, ...]:
     parts = _expression(words, depth)
-    _taken(words, ",")
-    variable, _, time, _ = (_taken(words, *marks) for marks in ((), ",", (), ")"))
+    _next_word(words, ",")
+    variable, _, time, _ = (_next_word(words, *marks) for marks in ((), ",", (), ")"))
     if (variable, time) != ("t", "0") or any(t.offset for part in parts for t in part):
         raise ValueError("descriptor ReplaceIndex with another index than t, 0")
     return tuple(tuple(replace(t, is_fixed=True) for t in part) for part in parts)
@@ -236,7 +235,7 @@ def _sum(words: list[str], depth: int) -> tuple[Part, ...]:
 def _pieces(words: list[str], depth: int) -> list[tuple[Part, ...]]:
     """Take descriptors with commas between them, and the bracket behind them."""
     found = [_expression(words, depth)]
-    while _taken(words, ")", ",") == ",":
+    while _next_word(words, ")", ",") == ",":
         found.append(_expression(words, depth))
     return found
 

@@ -135,11 +135,11 @@ def _section(layer: type[Layer], names: list[str]) -> str:
 
 def _row(name: str, option: OptionFacts) -> str:
     """Return one option as a row of the table."""
-    default = "" if option.is_required else f"`{_told(option.default)}`"
+    default = "" if option.is_required else f"`{_value_text(option.default)}`"
     return f"| `{name}` | {_values(option)} | {default} | {option.description} |"
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Return a default as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

@@ -118,7 +118,7 @@ def read_config(path: str | Path) -> ReturnnConfig:
         ) from None
     config = ReturnnConfig(path)
     for statement in tree.body:
-        _take(statement, config)
+        _read_statement(statement, config)
     return config
 
 
@@ -146,7 +146,7 @@ def _is_network(values: Mapping[str, Any]) -> bool:
     )
 
 
-def _take(statement: ast.stmt, config: ReturnnConfig) -> None:
+def _read_statement(statement: ast.stmt, config: ReturnnConfig) -> None:
     """Take a statement at the top of a file: a setting, or code."""
     match statement:
         case ast.Assign(targets=[ast.Name(name)], value=value):

@@ -286,7 +286,6 @@ def _part(node: ast.expr) -> dict[str, Any] | int | None:
 
 
 def _dropout(keys: Keys) -> dict[str, Any]:
-    """Convert `dropout`."""
     rate = keys.real("dropout", 0.0)
     keys.rename("dropout", "rate")
     return {"class": "dropout", "rate": rate}
@@ -304,7 +303,6 @@ def _combine(keys: Keys) -> dict[str, Any]:
 
 
 def _batch_norm(keys: Keys) -> dict[str, Any]:
-    """Convert `batch_norm`."""
     made: dict[str, Any] = {"class": "batch_norm"}
     made["momentum"] = keys.real("momentum", 0.1)
     made["epsilon"] = keys.real("epsilon", 1e-3)
@@ -328,7 +326,6 @@ def _pool(keys: Keys) -> dict[str, Any]:
 
 
 def _window(keys: Keys) -> dict[str, Any]:
-    """Convert `window`."""
     return {"class": "window", "size": keys.number("window_size", "size")}
 
 

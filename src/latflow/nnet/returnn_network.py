@@ -91,11 +91,11 @@ def convert_network(
     converted = _Network(given, sparse=sparse).converted()
     if window > 1 and converted.layers:
         _put_window(converted, window)
-    _take_parts(converted)
+    _convert_parts(converted)
     return converted
 
 
-def _take_parts(converted: ConvertedNetwork) -> None:
+def _convert_parts(converted: ConvertedNetwork) -> None:
     """Have layers read features that stand side by side, where there are several.
 
     Until now their inputs are `data` and `data:<name>`.
@@ -233,7 +233,7 @@ class _Network:
         if rate and kind != "dropout":
             inputs = [self._put_dropout(name, inputs, rate)]
             keys.rename("dropout", "a layer of class dropout before it")
-        self._take_common(name, kind, keys, made)
+        self._convert_common(name, kind, keys, made)
         is_alias = made is None and "loss" not in keys.used and len(inputs) == 1
         if is_alias and not self._in_loop:
             self._copies[name] = inputs
@@ -319,7 +319,7 @@ class _Network:
             found.append(added)
         return found
 
-    def _take_common(
+    def _convert_common(
         self, name: str, kind: str, keys: Keys, made: dict[str, Any] | None
     ) -> None:
         """Take what layers of all classes may have."""
@@ -331,7 +331,7 @@ class _Network:
             keys.rename("L2", "training.l2")
         loss = keys.take("loss", None)
         if loss is not None:
-            self._take_loss(loss, kind, keys, made)
+            self._convert_loss(loss, kind, keys, made)
         elif made is not None and made["class"] == "output" and self._is_inside(name):
             raise RefusedError("class", "softmax without a loss")
         if keys.take("initial_output", 0) not in (None, 0, "zeros"):
@@ -344,7 +344,7 @@ class _Network:
         """Tell a layer that is not the network's output by its name."""
         return bool(self._prefix) or name != "output"
 
-    def _take_loss(
+    def _convert_loss(
         self, loss: Any, kind: str, keys: Keys, made: dict[str, Any] | None
     ) -> None:
         """Make a layer an output."""

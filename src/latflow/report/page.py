@@ -219,6 +219,5 @@ def _lines(table: Table) -> Iterator[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """Return a line of a table."""
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"

@@ -417,7 +417,6 @@ def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]
 
 
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
-    """Return facts of a network by their titles."""
     options = results.options.nnet.systems[name]
     # others have a section of their own
     assert not isinstance(options, SequenceSystemOptions)

@@ -377,5 +377,4 @@ def _texts(
 
 
 def _write_texts(path: str | Path, lines: Iterable[Sequence[str]]) -> None:
-    """Write lines of cells."""
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))

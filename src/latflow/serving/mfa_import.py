@@ -207,5 +207,4 @@ def _one_a_line(lines: Iterable[str]) -> list[str]:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write lines of text."""
     write_text(path, "".join(f"{line}\n" for line in lines))

@@ -305,7 +305,6 @@ def _copy_all(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file."""
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="train the system first")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -124,12 +124,10 @@ _UINT64 = _Word("TYPE_UINT64")
 
 
 def _parameter(key: str, value: str) -> dict[str, Any]:
-    """Return a parameter of the model."""
     return {"key": key, "value": {"string_value": value}}
 
 
 def _tensor(name: str, kind: str, length: int | None, *, size: int) -> dict[str, Any]:
-    """Return the description of a tensor."""
     return {"name": name, "data_type": _Word(kind), "dims": [length or size]}
 
 

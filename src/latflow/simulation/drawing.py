@@ -193,7 +193,6 @@ class Drawing:
         return np.random.default_rng([self._seed, self._purpose, number, about])
 
     def _draw_room(self, number: int) -> RoomDraw:
-        """Draw a room and all places in it."""
         options = self._options.rooms
         assert isinstance(options, GeneratedRooms)
         rng = self._room_generator(number, _ROOMS)
@@ -272,7 +271,6 @@ class Drawing:
     def _draw_noises(
         self, name: str, rng: np.random.Generator, places: Iterator[Place | None]
     ) -> Iterator[NoiseDraw]:
-        """Draw the noises of one kind."""
         options = self._options.noises[name]
         if rng.random() >= options.probability:
             return
@@ -361,7 +359,6 @@ class Drawing:
 def _draw_device(
     options: DeviceOptions | None, rng: np.random.Generator
 ) -> DeviceDraw | None:
-    """Draw the effects of the device."""
     if options is None or rng.random() >= options.probability:
         return None
     is_telephone = bool(rng.random() < options.telephone)

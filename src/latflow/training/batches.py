@@ -237,10 +237,10 @@ class BatchSource:
         items = range(first_batch, len(plan))
         return Prefetched(make, items, ahead=ahead, threads=threads)
 
-    def take_statistics(self) -> dict[str, Any]:
+    def pop_statistics(self) -> dict[str, Any]:
         """Return what cache and simulation did since the last call, for a log."""
         cache = {} if self.pages is None else {"cache": self.pages.take_counts()}
-        return {**cache, **self.reader.take_statistics()}
+        return {**cache, **self.reader.pop_statistics()}
 
     def _plan(self, epoch: int) -> EpochPlan:
         """Return the global batches of an epoch; the last epoch's are kept."""

@@ -100,7 +100,7 @@ def continue_last(
         "batch": newest.batch,
         "changes": changes,
     }
-    _take_over(source, newest, folder, {**identity, "continued": continued})
+    _copy_checkpoints(source, newest, folder, {**identity, "continued": continued})
     write_json(record, continued)  # last: without it all is taken over again
     changed = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changes.items())
     log.info(
@@ -176,7 +176,7 @@ def _is_below(key: str, name: str) -> bool:
     return key == name or key.startswith(f"{name}.")
 
 
-def _take_over(
+def _copy_checkpoints(
     source: Path, newest: Position, folder: Path, identity: Mapping[str, Any]
 ) -> None:
     """Write the checkpoints and the log of another training as those of this one."""
@@ -192,11 +192,11 @@ def _take_over(
     for position in (*ends, newest):
         state = read_checkpoint(source / position.file_name)["state"]
         if position == newest:
-            _note(folder / "log.jsonl", state["training"], newest, identity)
+            _log_continuation(folder / "log.jsonl", state["training"], newest, identity)
         store.save(position, state, ())
 
 
-def _note(
+def _log_continuation(
     file: Path, training: State, at: Position, identity: Mapping[str, Any]
 ) -> None:
     """Add a line to a log, behind what the checkpoint has seen of it.

@@ -73,14 +73,14 @@ class ReadAhead:
     def before(self, batch: int) -> None:
         """Ask for what is needed before a batch is made; to be called for each."""
         if self._next == batch:
-            self._ask()
+            self._request_next()
         self._ahead.popleft()
         for _ in range(_STEP):
             if self._next == self._num_batches or sum(self._ahead) >= self._max_ahead:
                 break
-            self._ask()
+            self._request_next()
 
-    def _ask(self) -> None:
+    def _request_next(self) -> None:
         """Ask for the next batch."""
         self._ahead.append(self._hold(self._next))
         self._next += 1

@@ -331,7 +331,6 @@ class _Trainer:
                 raise Interrupted
 
     def _make_step(self, rows: np.ndarray) -> None:
-        """Make a step of the optimizer."""
         self.step += 1
         torch.manual_seed(mixed_seed(self.options.seed, self.step))  # of dropout
         self._adam.zero_grad()

@@ -62,13 +62,13 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     """
     is_asked = threading.Event()
 
-    def hear(_: int, __: FrameType | None) -> None:
+    def note_request(_: int, __: FrameType | None) -> None:
         is_asked.set()
 
     if threading.current_thread() is not threading.main_thread():
         yield is_asked.is_set
         return
-    before = signal.signal(signal.SIGTERM, hear)
+    before = signal.signal(signal.SIGTERM, note_request)
     try:
         yield is_asked.is_set
     finally:

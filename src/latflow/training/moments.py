@@ -65,7 +65,7 @@ def _temporary(shape: tuple[int, ...]) -> np.ndarray:
     """
     with tempfile.TemporaryFile(prefix="latflow-moments-") as stream:
         try:
-            _take_room(stream, 4 * math.prod(shape))
+            _allocate(stream, 4 * math.prod(shape))
         except OSError as error:
             raise UserError(
                 f"no room for the means of utterances ({error.strerror})",
@@ -75,7 +75,7 @@ def _temporary(shape: tuple[int, ...]) -> np.ndarray:
         return np.memmap(stream, np.float32, "r+", shape=shape)
 
 
-def _take_room(stream: BinaryIO, size: int) -> None:
+def _allocate(stream: BinaryIO, size: int) -> None:
     """Make an empty file this many zeros long, which are on the disk."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(stream.fileno(), 0, size)

@@ -45,22 +45,22 @@ class MovingAverage:
     @contextmanager
     def in_network(self) -> Iterator[None]:
         """Have the means instead of the parameters for a while."""
-        kept = {name: p.detach().clone() for name, p in self._taken()}
+        kept = {name: p.detach().clone() for name, p in self._averaged()}
         self.put_in()
         try:
             yield
         finally:
             with torch.no_grad():
-                for name, parameter in self._taken():
+                for name, parameter in self._averaged():
                     parameter.copy_(kept[name])
 
     @torch.no_grad()
     def put_in(self) -> None:
         """Set the parameters to the means."""
-        for name, parameter in self._taken():
+        for name, parameter in self._averaged():
             parameter.copy_(self._means[name])
 
-    def _taken(self) -> Iterator[tuple[str, Tensor]]:
+    def _averaged(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that have means, by name."""
         return ((name, self._parameters[name]) for name in self._means)
 

@@ -116,10 +116,10 @@ class NaturalGradient(optim.SGD):
             hook.remove()
         # hooks outlive the optimizer where it is replaced
         mine = weakref.ref[NaturalGradient](self)
-        looks = [(own, _StatisticsHook(mine, weakref.ref(own))) for own in self._maps]
+        hooks = [(own, _StatisticsHook(mine, weakref.ref(own))) for own in self._maps]
         self._hooks = [
-            own.module.register_forward_hook(look)
-            for own, look in looks
+            own.module.register_forward_hook(hook)
+            for own, hook in hooks
             if self.is_observing
         ]
 
@@ -141,7 +141,7 @@ class NaturalGradient(optim.SGD):
         for moments in self._moments:
             moments.invert(self._alpha, self._dtype)
         for alike in self._alike:
-            alike.take_factors()
+            alike.refresh_factors()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with the number of steps."""
@@ -159,7 +159,7 @@ class NaturalGradient(optim.SGD):
         self._set_hooks()
         super().load_state_dict(state)
         for moments in self._moments:
-            moments.take(self.state)
+            moments.load(self.state)
         self._invert()
 
 
@@ -192,7 +192,7 @@ class _Map:
         found = [p.grad for p in own if p.grad is not None]
         return found if len(found) == len(own) else []
 
-    def look(self, which: int, values: Tensor) -> None:
+    def add_rows(self, which: int, values: Tensor) -> None:
         """Add inputs (0), or derivatives to outputs (1), of a pass."""
         with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
             rows, count = self._rows(which, values.detach())
@@ -315,16 +315,16 @@ class _Moments:
             share = -torch.expm1(-counts / history)  # none of it if none is seen
             seen = torch.lerp(self._known, seen, share[..., None])
         self._known = seen
-        self._tell(state)
+        self._store_moments(state)
         self.sums.zero_()
 
-    def _tell(self, state: Mapping[Any, dict[str, Any]]) -> None:
+    def _store_moments(self, state: Mapping[Any, dict[str, Any]]) -> None:
         """Put the moments that are known into the state of the matrices."""
         assert self._known is not None
         for (own, which), matrix in self._matrices(self._known):
             state[own.weight][_NAMES[which]] = matrix
 
-    def take(self, state: Mapping[Any, dict[str, Any]]) -> None:
+    def load(self, state: Mapping[Any, dict[str, Any]]) -> None:
         """Know the moments of a state; what is missing there was not seen yet."""
         kept = [state[own.weight].get(_NAMES[which]) for own, which in self._sides]
         self._known = None
@@ -336,7 +336,7 @@ class _Moments:
         for moments, (_, matrix) in zip(kept, places, strict=True):
             if moments is not None:
                 matrix.copy_(moments)
-        self._tell(state)
+        self._store_moments(state)
 
     def invert(self, alpha: float, dtype: torch.dtype | None) -> None:
         """Make the maps' factors of the moments that are known."""
@@ -369,7 +369,7 @@ class _Alike:
         self._maps = maps
         self._factors: list[Tensor] = []
 
-    def take_factors(self) -> None:
+    def refresh_factors(self) -> None:
         """Look up the maps' factors."""
         self._factors = _factors_of(self._maps)
 
@@ -417,8 +417,8 @@ class _StatisticsHook:
             return None
         if not (module.training and output.requires_grad and optimizer.is_observing):
             return None
-        own.look(0, inputs[0])
-        output.register_hook(lambda gradient: own.look(1, gradient))
+        own.add_rows(0, inputs[0])
+        output.register_hook(lambda gradient: own.add_rows(1, gradient))
         return output.clone()  # what follows may change it in place; the hook would go
 
 

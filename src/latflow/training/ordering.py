@@ -95,7 +95,6 @@ def _is_in_subset(
 def _order(
     lengths: np.ndarray, order: str, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the order of all sequences."""
     if order == "default":
         return np.arange(len(lengths))
     if order == "sorted":

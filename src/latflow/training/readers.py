@@ -87,7 +87,7 @@ class FrameReader(ABC):
         """Number of each utterance's speaker, int32 [N]."""
         return self._frames.speaker_codes
 
-    def take_statistics(self) -> dict[str, Any]:
+    def pop_statistics(self) -> dict[str, Any]:
         """Return what was read since the last call, for a log: what is drawn here."""
         return {}
 
@@ -281,8 +281,8 @@ class LiveReader(FrameReader):
         simulation = self._on_the_fly.in_pass(whole_pass)
         return LiveReader(self.live, self.normalizer, self.perturbation, simulation)
 
-    def take_statistics(self) -> dict[str, Any]:
-        """See `FrameReader.take_statistics`."""
+    def pop_statistics(self) -> dict[str, Any]:
+        """See `FrameReader.pop_statistics`."""
         if self._on_the_fly is None:
             return {}
         return {"simulation": self._on_the_fly.take_counts()}

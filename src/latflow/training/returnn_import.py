@@ -125,8 +125,8 @@ def _sparse(config: ReturnnConfig) -> dict[str, int]:
     found = {}
     for key in ("num_inputs", "num_outputs", "extern_data"):
         given = config.values.get(key)
-        for name, told in (given if isinstance(given, Mapping) else {}).items():
-            match told:
+        for name, setting in (given if isinstance(given, Mapping) else {}).items():
+            match setting:
                 # A pair is the dimension, and the number of axes: 1 for labels.
                 case {"sparse": True, "dim": int(dim)} | [int(dim), 1]:
                     found[str(name)] = dim
@@ -168,12 +168,12 @@ class _Training:
     def converted(self) -> ImportedTraining:
         """Convert all settings."""
         self._note("network", "taken", "network.yaml")
-        self._take_batches()
-        self._take_optimizer()
-        self._take_schedule()
-        self._take_network_settings()
-        self._take_gradient()
-        self._take_pretraining()
+        self._convert_batches()
+        self._convert_optimizer()
+        self._convert_schedule()
+        self._convert_network_settings()
+        self._convert_gradient()
+        self._convert_pretraining()
         self._note_others()
         found = {"data": self._data, "training": self._training}
         self._made.options |= {key: value for key, value in found.items() if value}
@@ -206,7 +206,7 @@ class _Training:
         """Frames of a batch, over which RETURNN adds losses up."""
         return self._number("batch_size") or None
 
-    def _take_batches(self) -> None:
+    def _convert_batches(self) -> None:
         """Take what says which sequences make a batch."""
         if self._network.has_labels:
             self._data["normalization"] = "none"
@@ -221,7 +221,7 @@ class _Training:
                 self._rename(key, name, int(value))
             else:
                 self._note(key, "left out", f"no limit: {value}")
-        self._take_chunks()
+        self._convert_chunks()
         order = self._config.values.get("batching")
         known = ("default", "sorted", "reverse", "random")
         if order in known or str(order).startswith("laplace:"):
@@ -233,7 +233,7 @@ class _Training:
         if (steps := self._number("accum_grad_multiple_step")) and steps > 1:
             self._rename("accum_grad_multiple_step", "training.accumulate", int(steps))
 
-    def _take_chunks(self) -> None:
+    def _convert_chunks(self) -> None:
         """Take `chunking: "50:25"`: frames of a chunk and from one to the next."""
         numbers = _chunk(self._config.values.get("chunking", "0"))
         if numbers is None:
@@ -246,7 +246,7 @@ class _Training:
             named = dict(zip(("size", "step"), numbers, strict=False))
             self._rename("chunking", "data.sequences", {"type": "chunks", **named})
 
-    def _take_optimizer(self) -> None:
+    def _convert_optimizer(self) -> None:
         """Take the optimizer and its learning rate."""
         found, key = self._optimizer_type()
         options: dict[str, Any] = {"type": found}
@@ -290,7 +290,7 @@ class _Training:
                 return name, name
         return "sgd", "optimizer"
 
-    def _take_schedule(self) -> None:
+    def _convert_schedule(self) -> None:
         """Take how the learning rate changes."""
         kind = str(self._config.values.get("learning_rate_control", "constant"))
         if kind not in _NEWBOB:
@@ -327,7 +327,7 @@ class _Training:
             self._note("learning_rate_control_error_measure", "renamed", text)
         self._rename("learning_rate_control", "training.schedule", found)
 
-    def _take_network_settings(self) -> None:
+    def _convert_network_settings(self) -> None:
         """Take what RETURNN has in layers."""
         if (epochs := self._number("num_epochs")) is not None:
             self._rename("num_epochs", "training.epochs", int(epochs))
@@ -345,7 +345,7 @@ class _Training:
         if self._number("window") is not None:
             self._note("window", "taken", "a layer of class window, where above 1")
 
-    def _take_gradient(self) -> None:
+    def _convert_gradient(self) -> None:
         """Take what is done with the gradient as a whole."""
         if noise := self._number("gradient_noise"):
             # A standard deviation there, a variance that falls from step to step here.
@@ -362,7 +362,7 @@ class _Training:
             else:
                 self._note("gradient_clip", "renamed", "training.clip_norm: null")
 
-    def _take_pretraining(self) -> None:
+    def _convert_pretraining(self) -> None:
         """Take layer-wise pretraining of RETURNN's own construction."""
         given = self._config.values.get("pretrain")
         if given is None:

@@ -129,7 +129,6 @@ class ScaledAdam(optim.Optimizer):
 
 
 def _gradient(parameter: Parameter) -> Tensor:
-    """Return a parameter's gradient."""
     assert parameter.grad is not None
     return parameter.grad
 

@@ -194,7 +194,6 @@ class SupervisedSource(BatchSource):
         epoch: int,
         lengths: np.ndarray,  # noqa: ARG002 - those of the supervision count
     ) -> EvenChunker:
-        """Return the chunks of an epoch."""
         size = self.options.chunk_size
         return EvenChunker(
             self._frames,

@@ -164,8 +164,8 @@ class NetworkTask(Task):
         labels = job.load_labels()
         self._labels = labels["train"]
         graphs = _transcripts(job)
-        told = dict.fromkeys(("label", "unit"), graphs["train"]) if graphs else {}
-        stores = {**self._labels, **told}
+        spelled = dict.fromkeys(("label", "unit"), graphs["train"]) if graphs else {}
+        stores = {**self._labels, **spelled}
         targets = {**_stored_targets(job), **_simulated_targets(job, normalizer)}
         features = open_features(job.frames_dir, options.data)
         description = read_network(job.network, features)

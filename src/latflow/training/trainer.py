@@ -164,8 +164,8 @@ class Trainer:
         self._open_log()
         try:
             # a job that trains on a processor is watched by what runs it
-            is_told = self.backend.is_main and self._stepper.device.type == "cuda"
-            with self._gpu_load if is_told else nullcontext():
+            is_logged = self.backend.is_main and self._stepper.device.type == "cuda"
+            with self._gpu_load if is_logged else nullcontext():
                 while not self._is_done():
                     self._run_epoch()
             return self._finish()
@@ -200,7 +200,7 @@ class Trainer:
         now = self._now
         now.history.append(dev)
         done = round(self._progress(), 6)
-        numbers = {"learning_rate": rate, **self.batches.take_statistics()}
+        numbers = {"learning_rate": rate, **self.batches.pop_statistics()}
         self._write("epoch", progress=done, train=train, dev=dev, **numbers)
         now.last_train = train
         now.next_epoch()
@@ -258,7 +258,7 @@ class Trainer:
         every = options.parameter_averaging
         if every is not None and now.step % every == 0:
             self._stepper.synchronize()
-        requests = self._look_at(measured)
+        requests = self._record_latest(measured)
         if options.dev_interval and now.step % options.dev_interval == 0:
             self._evaluate_within()
         if requests[STOP] or requests[CHECKPOINT]:
@@ -290,21 +290,21 @@ class Trainer:
 
     # --- numbers of steps ---------------------------------------------------------
 
-    def _look_at(self, measured: Measured) -> Mapping[str, float]:
+    def _record_latest(self, measured: Measured) -> Mapping[str, float]:
         """Look at the step before (on a GPU) or at this one."""
         if measured.arrived is None:
-            return self._take(measured)
+            return self._record(measured)
         before, self._pending = self._pending, measured
-        return {CHECKPOINT: 0.0, STOP: 0.0} if before is None else self._take(before)
+        return {CHECKPOINT: 0.0, STOP: 0.0} if before is None else self._record(before)
 
     def _drain(self) -> None:
         """Look at the step that is still to be looked at, if there is one."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._take(pending)
+            self._record(pending)
         self._stepper.sync_sums()
 
-    def _take(self, measured: Measured) -> dict[str, float]:
+    def _record(self, measured: Measured) -> dict[str, float]:
         """Check, add up and log the numbers of a step; returns its requests."""
         numbers = measured.read()
         norm = numbers.pop("gradient_norm")

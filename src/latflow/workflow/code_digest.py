@@ -415,5 +415,4 @@ def _here(node: ast.JoinedStr) -> Iterator[str]:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    """Return the digest of words."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -435,7 +435,6 @@ def describe(found: Found) -> str:
 
 
 def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Return all records below a folder."""
     return map(read_record, sorted(folder.glob("*/*.json")))
 
 

@@ -222,7 +222,6 @@ def _has_transcripts_beside(source: FolderSource) -> bool:
 
 
 def _combined(sources: Mapping[str, Source]) -> Source:
-    """Return several sources as one."""
     if len(sources) == 1:
         return next(iter(sources.values()))
     return {"type": "combined", "sources": dict(sources)}

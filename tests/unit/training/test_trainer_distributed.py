@@ -195,7 +195,7 @@ class Share:
             epoch, first_batch=first_batch, rank=self._rank, size=2
         )
 
-    def take_statistics(self):
+    def pop_statistics(self):
         return {}
 
 

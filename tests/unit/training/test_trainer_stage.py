@@ -619,7 +619,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(
     inputs, tmp_path, networks
 ):
     chosen = options(
-        epochs=60,
+        epochs=20,
         ensemble=networks,
         checkpoint_minutes=1e-4,
         gradient_noise=1e-4,
@@ -646,7 +646,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(
         process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if signalled is not None:
             _wait_for_progress(process, tmp_path / "c2")
-            time.sleep(rng.uniform(0.0, 0.15))
+            time.sleep(rng.uniform(0.0, 0.05))
             kills += process.poll() is None
             process.send_signal(signalled)
         statuses.append(process.wait())

@@ -95,9 +95,9 @@ def bits(batches: BatchSource, **of: int) -> list[tuple[bytes, bytes]]:
 @pytest.mark.parametrize("kind", ["none", "mean_variance"])
 def test_batches_are_the_same_bits(data: Path, kind: str) -> None:
     plain, cached = source(data, kind), source(data, kind, cache_mb=BUDGET_MB)
-    assert plain.take_statistics() == {}
+    assert plain.pop_statistics() == {}
     assert bits(cached) == bits(plain)
-    counts = cached.take_statistics()["cache"]
+    counts = cached.pop_statistics()["cache"]
     assert counts["pieces"] == 2 * UTTERANCES * FRAMES // 80
     assert counts["dropped_mb"] > counts["read_mb"] - 2 * BUDGET_MB > 8
     of = {"rank": 1, "size": 2, "first_batch": 5}
@@ -106,9 +106,9 @@ def test_batches_are_the_same_bits(data: Path, kind: str) -> None:
     everything = source(data, kind, cache_mb=40)
     for _ in range(2):
         bits(everything)
-    assert everything.take_statistics()["cache"]["dropped_mb"] == 0
+    assert everything.pop_statistics()["cache"]["dropped_mb"] == 0
     bits(everything)
-    assert everything.take_statistics()["cache"]["held"] == 1
+    assert everything.pop_statistics()["cache"]["held"] == 1
 
 
 def test_batches_are_the_same_bits_without_calls_of_linux(
@@ -119,7 +119,7 @@ def test_batches_are_the_same_bits_without_calls_of_linux(
         monkeypatch.delattr(os, name)
     cached = source(data, "mean_variance", cache_mb=BUDGET_MB)
     assert bits(cached) == expected
-    assert cached.take_statistics()["cache"]["dropped_mb"] > 8
+    assert cached.pop_statistics()["cache"]["dropped_mb"] > 8
 
 
 def test_normalization_by_windows_asks_for_whole_utterances(tmp_path: Path) -> None:

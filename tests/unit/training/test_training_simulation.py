@@ -345,9 +345,9 @@ def test_what_is_simulated_is_counted(folder, tmp_path):
             sequences={"type": "chunks", "size": 20, "step": 10},
             on_the_fly={"threads": threads, "cache_mb": cache_mb},
         )  # fmt: skip
-        assert source.take_statistics() == {}
+        assert source.pop_statistics() == {}
         contents(source.epoch(1))
-        counts.append(source.take_statistics()["simulation"])
+        counts.append(source.pop_statistics()["simulation"])
     records = list(DrawnRecords(folder / "frames", source.options, seed=5, epoch=1))
     simulated = [record for record in records if record.is_simulated]
     with_noise = sum(bool(record.noises) for record in records)
@@ -364,7 +364,7 @@ def test_what_is_simulated_is_counted(folder, tmp_path):
         "rooms": len(rooms),
         **({"rooms_drawn_anew": sum(rooms.values())} if any(rooms.values()) else {}),
     }
-    assert source.take_statistics()["simulation"]["utterances"] == 0
+    assert source.pop_statistics()["simulation"]["utterances"] == 0
 
 
 def test_dev_is_left_alone_and_stored_features_are_refused(folder, tmp_path):

@@ -351,7 +351,6 @@ class Pretrained(Layer):
     def _run(
         self, arguments: dict[str, Any], frames: Frames, *, output_hidden_states: bool
     ) -> Any:
-        """Run the encoder."""
         token = FRAMES.set(frames if "attention_mask" in arguments else None)
         with warnings.catch_warnings():
             # of WavLM's masks, as transformers passes them on
