@@ -75,7 +75,8 @@ def pronounced(
     Args:
         lang: has the words, see `Lang.with_words`.
         entries: phones without position markers.
-        boost: discount on the cost of each word.
+        boost: discount on the cost of each word; none for another pronunciation of a
+            word that G has, which is like itself.
         like: word -> those that it is like, see `AddedWord`.
 
     Raises:
@@ -93,10 +94,10 @@ def pronounced(
                     f"word {entry.word}: phone {phone} is not among those of the model",
                     remedy="use its phones: " + " ".join(sorted(known)[:_EXAMPLES]),
                 )
-        cost = -math.log(entry.probability) - boost
         ids = tuple(lang.phone_ids[phone] for phone in phones)
-        number = lang.word_ids[entry.word]
-        words.append(AddedWord(number, ids, cost, like.get(entry.word, ())))
+        number, known = lang.word_ids[entry.word], like.get(entry.word, ())
+        cost = -math.log(entry.probability) - (0.0 if known == (number,) else boost)
+        words.append(AddedWord(number, ids, cost, known))
     return words
 
 

@@ -254,13 +254,18 @@ class ComposedGraph:
         as words in the mean.
         """
         lm, root = self._lm.lm, empty_history(self._lm.lm)
-        label = int(self._label_of[word]) if word < len(self._label_of) else NOTHING
-        if label == NOTHING or (lm.label == label).sum() < 2:
+        if not self.has(word) or (lm.label == self._label_of[word]).sum() < 2:
             return False
         first, last = int(lm.arc_begin[root]), int(lm.arc_begin[root + 1])
         words = lm.cost[first:last][lm.label[first:last] < self._num_known]
-        arc = find_arc(lm, root, label)
-        return bool(arc >= 0 and np.exp(-lm.cost[arc]) >= np.exp(-words).mean())
+        arc = find_arc(lm, root, int(self._label_of[word]))
+        return bool(np.exp(-lm.cost[arc]) >= np.exp(-words).mean())
+
+    def has(self, word: int) -> bool:
+        """Tell whether G lists a word without a history."""
+        lm = self._lm.lm
+        label = int(self._label_of[word]) if word < len(self._label_of) else NOTHING
+        return label != NOTHING and find_arc(lm, empty_history(lm), label) >= 0
 
     def _with_classes(self, kinds: tuple[tuple[int, ...], ...]) -> ComposedLm:
         """Return G with classes of words, each like some that it has."""

@@ -226,6 +226,12 @@ class LatticeDecoder:
         assert isinstance(graph, ComposedGraph), "made of a whole graph"
         return graph.expects(word)
 
+    def has(self, word: int) -> bool:
+        """Tell whether G of a graph that is composed lists a word without a history."""
+        graph = self._engine.graph
+        assert isinstance(graph, ComposedGraph), "made of a whole graph"
+        return graph.has(word)
+
     def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> LatticeDecoder:
         """Return the decoder for a session, see `ComposedGraph.with_parts`.
 

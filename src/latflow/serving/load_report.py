@@ -105,7 +105,8 @@ def summarize(
 
     Args:
         done: its exchanges.
-        said: words of the utterances, where there are transcripts.
+        said: words of the utterances, where there are transcripts. Case does not
+            count: what people write beside recordings is no text of the model.
         options: of the clients.
         wall: duration of the run, seconds.
         client_load: see `LoadReport`.
@@ -118,7 +119,8 @@ def summarize(
     counts = ErrorCounts()
     for one in good:
         if (words := said[one.utterance]) is not None:
-            counts += count_errors(words, one.text.split())
+            reference = [word.casefold() for word in words]
+            counts += count_errors(reference, one.text.casefold().split())
     seconds = sum(one.seconds for one in good)
     return LoadReport(
         sessions=options.sessions,

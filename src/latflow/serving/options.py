@@ -50,8 +50,9 @@ class LanguageOptions(Options):
     model is the package's. Negative: they are less probable than words like them."""
     words_like: tuple[Text, ...] = ()
     """Words of the package that new words are like, and expected where they are:
-    `PARIS` for all, `KAZOO=TRUMPET` for one. None for unknown words, where the language
-    model knows where these stand, else for the mean of all words."""
+    `PARIS` for all, `KAZOO=TRUMPET` for one. None for the word itself, where it gets
+    another pronunciation, and `word_boost` does nothing then; else for unknown words,
+    where the language model knows where these stand, or the mean of all words."""
     grammar: str = ""
     """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
     phrase_list: tuple[str, ...] = ()

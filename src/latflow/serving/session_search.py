@@ -218,8 +218,9 @@ class SessionSearches:
     ) -> dict[str, tuple[int, ...]]:
         """Return new word -> the ids of those that it is like.
 
-        Those that are not said to be like any are like the word for unknown words, if
-        the language model knows where these stand.
+        Those that are not said to be like any are like themselves, if the language
+        model has them; else like the word for unknown words, if it knows where these
+        stand.
         """
         found: dict[str, set[int]] = {}
         for line in options.words_like:
@@ -239,7 +240,11 @@ class SessionSearches:
                 found.setdefault(word, set()).add(self._lang.word_ids[like])
         unknown = self._lang.oov_id
         usual = {unknown} if words and self._decoder.expects(unknown) else set()
-        return {word: tuple(sorted(found.get(word, usual))) for word in words}
+        for word in words.difference(found):
+            own = self._lang.word_ids.get(word)
+            is_known = own is not None and self._decoder.has(own)
+            found[word] = {own} if is_known else usual
+        return {word: tuple(sorted(like)) for word, like in found.items()}
 
     def _own_word(self, word: str) -> str | None:
         """Return a word as the lexicon has it, maybe in another case; None if not."""

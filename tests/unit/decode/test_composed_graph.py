@@ -153,6 +153,8 @@ def test_where_a_word_stands_is_known_if_it_is_listed_behind_others():
     graph = ComposedGraph(GraphParts.of(lexicon(), own, None), TID_TO_PDF)
     found = [graph.expects(word) for word in (frequent, rare, alone, missing)]
     assert found == [True, False, False, False]
+    listed = [graph.has(word) for word in (frequent, rare, alone, missing)]
+    assert listed == [True, True, True, False]
 
 
 def test_threads_share_what_is_composed():

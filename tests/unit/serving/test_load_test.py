@@ -117,7 +117,7 @@ def test_all_samples_arrive_and_all_finals_come_back():
 
 
 def test_word_errors_are_counted_where_there_are_transcripts():
-    said = [utterance("a"), utterance("b", words=("one", "four"))]
+    said = [utterance("a"), utterance("b", words=("One", "four"))]
     said.append(utterance("c", words=None))
     report, _ = load(Vosk(), said)
     assert report.words == 4

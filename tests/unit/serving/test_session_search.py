@@ -436,12 +436,25 @@ def test_words_stand_where_the_language_model_expects_unknown_ones(
 
     monkeypatch.setattr(session_search, "pronounced", noted)
     one = next(other for other in digits_of(digits) if other != word)
-    lines = "new N UW", "other W AH N"
+    lines = "new N UW", "other W AH N", f"{one} W AH N"
     for package in (Model.load(folder), model):
         with_words(package, *lines, words_like=(f"new={one}",))
-    usual = (lang.oov_id,), ()
     known = (lang.word_ids[one],)
-    assert likes == [{"new": known, "other": found} for found in usual]
+    assert likes == [
+        {"new": known, "other": usual, one: known} for usual in ((lang.oov_id,), ())
+    ]
+
+
+def test_another_pronunciation_of_a_word_costs_what_the_word_costs(lacking, digits):
+    _, model, _ = lacking
+    one, two = model.lang.speech_words[:2]
+    _, phones = model.lang.lexicon[one][0]
+    entries = [read_entry(f"{word} {' '.join(phones)}") for word in (one, two)]
+    ids = model.lang.word_ids
+    found = pronounced(
+        model.lang, entries, boost=-2.0, like={one: (ids[one],), two: (ids[one],)}
+    )
+    assert [word.cost for word in found] == [0.0, 2.0]
 
 
 def test_what_cannot_be_added_is_refused_in_a_line(lacking):
