@@ -241,9 +241,8 @@ class SessionSearches:
         unknown = self._lang.oov_id
         usual = {unknown} if words and self._decoder.expects(unknown) else set()
         for word in words.difference(found):
-            own = self._lang.word_ids.get(word)
-            is_known = own is not None and self._decoder.has(own)
-            found[word] = {own} if is_known else usual
+            own = {self._lang.word_ids[word]} if self._lang.is_known(word) else set()
+            found[word] = own if any(map(self._decoder.has, own)) else usual
         return {word: tuple(sorted(like)) for word, like in found.items()}
 
     def _own_word(self, word: str) -> str | None:
