@@ -196,6 +196,18 @@ def is_full_disk(error: BaseException | None) -> bool:
     return False
 
 
+def require_file(path: str | Path, remedy: str = "check the path") -> None:
+    """Refuse a path that is no file.
+
+    Raises:
+        UserError: it is not there, or is a folder.
+    """
+    if Path(path).is_dir():
+        raise UserError("is a folder, not a file", file=path, remedy=remedy)
+    if not Path(path).is_file():
+        raise UserError("no such file", file=path, remedy=remedy)
+
+
 @contextmanager
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
     """Open a text file of any encoding that its first bytes tell, for reading.
@@ -214,8 +226,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
             UTF-32 though it begins as such.
     """
     source = Path(path)
-    if not source.is_file():
-        raise UserError("no such file", file=source, remedy="check the path")
+    require_file(source)
     kind = _compression(source)
     opener: Any = _OPENERS[kind] if kind else open
     with opener(source, "rb") as stream, _whole(source, kind):

@@ -84,6 +84,8 @@ def test_lines_that_are_not_utf8_are_named(tmp_path):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         list(read_lines(tmp_path / "absent"))
+    with pytest.raises(UserError, match="is a folder, not a file"):
+        list(read_lines(tmp_path))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

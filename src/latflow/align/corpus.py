@@ -25,7 +25,7 @@ from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
 from latflow.archive_sizes import Entries, archive_sizes, checked_entries
 from latflow.errors import UserError
-from latflow.files import atomic_directory, write_json
+from latflow.files import atomic_directory, require_file, write_json
 from latflow.fst.graph import Graph
 from latflow.hmm.alignment import PhoneDurations
 from latflow.hmm.transition_model import TransitionModel
@@ -246,9 +246,7 @@ class AlignmentArchive:
     def __init__(self, *paths: str | Path) -> None:
         self._index: dict[str, tuple[mmap.mmap, int, int]] = {}
         for path in map(Path, paths):
-            if not path.is_file():
-                remedy = "align the data first"
-                raise UserError("no such file", file=path, remedy=remedy)
+            require_file(path, "align the data first")
             self._index.update(checked_entries(path, _vectors(path)))
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.manifest_fields import audio_types, cut_fields
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
-from latflow.files import read_json_lines
+from latflow.files import read_json_lines, require_file
 from latflow.parallel import in_order
 
 _REMEDY = "write it with Lhotse: cuts.to_file('cuts.jsonl.gz')"
@@ -107,8 +107,7 @@ def _refused(types: set[str], *, allow_commands: bool) -> BadAudio | None:
 
 def _cuts(path: str | Path) -> Iterator[tuple[Cut, set[str]]]:
     """Read the cuts, each with the types of its sources of audio."""
-    if not Path(path).is_file():
-        raise UserError("no such file", file=path, remedy="check the path")
+    require_file(path)
 
     def make(values: dict[str, Any]) -> tuple[Cut, set[str]]:
         kind = values.get("type")

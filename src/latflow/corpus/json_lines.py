@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from latflow.corpus.manifest_fields import cut_fields
 from latflow.errors import UserError
-from latflow.files import read_json_lines, reading
+from latflow.files import read_json_lines, reading, require_file
 
 REMEDY = "run the prepare_corpus stage again"
 
@@ -102,8 +102,7 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
         UserError: the file is missing or garbled, an id comes twice or out of order, or
             a cut is not one channel of one recording.
     """
-    if not Path(path).is_file():
-        raise UserError("no such file", file=path, remedy=REMEDY)
+    require_file(path, REMEDY)
     last = ""
     for item in read_items(path, "start", "duration"):
         with reading(path, "is not a Lhotse cut", REMEDY, item.id):

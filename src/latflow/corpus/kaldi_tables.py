@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, decode_line, open_text
+from latflow.files import atomic_output, decode_line, open_text, require_file
 
 
 def check_field(value: str, file: str | Path, what: str) -> str:
@@ -42,12 +42,7 @@ class Table:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(
-                "no such file",
-                file=self.path,
-                remedy="check the path; a Kaldi data directory needs it",
-            )
+        require_file(self.path, "check the path; a Kaldi data directory needs it")
         with ExitStack() as stack:
             self._stream = stack.enter_context(open_text(self.path))
             self._offsets = self._scan()

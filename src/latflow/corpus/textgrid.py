@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.files import read_lines, require_file
 
 _BINARY = b"ooBinaryFile"
 # Texts; numbers, behind which letters don't count; what begins like either. The rest,
@@ -62,8 +62,7 @@ def read_tiers(path: str | Path) -> list[Tier]:
     Raises:
         UserError: the file is missing or no TextGrid.
     """
-    if not Path(path).is_file():
-        raise UserError("no such file", file=path, remedy="check the path")
+    require_file(path)
     if not Path(path).stat().st_size:
         raise UserError("is empty (0 bytes)", file=path, remedy="restore the file")
     with Path(path).open("rb") as stream:

@@ -29,6 +29,7 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.files import require_file
 from latflow.jit import njit
 
 FST_MAGIC = 2125659606
@@ -127,8 +128,7 @@ def map_file(path: Path) -> memoryview:
     Raises:
         UserError: there is no file, or nothing in it.
     """
-    if not path.is_file():
-        raise UserError("no such file", file=path, remedy="check the path")
+    require_file(path)
     if not path.stat().st_size:
         raise UserError("the file is empty", file=path, remedy="make it again")
     with path.open("rb") as stream:

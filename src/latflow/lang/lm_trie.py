@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import atomic_output
+from latflow.files import atomic_output, require_file
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import map_file
 from latflow.lang.arpa import NgramModel, read_arpa
@@ -78,8 +78,7 @@ class LmTrie:
                 sentences.
         """
         file = Path(path)
-        if not file.is_file():
-            raise UserError("no such file", file=file, remedy="check the path")
+        require_file(file)
         with file.open("rb") as stream:
             is_saved = stream.read(len(_MAGIC)) == _MAGIC
         if is_saved:
