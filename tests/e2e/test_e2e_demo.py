@@ -428,7 +428,9 @@ def test_documented_clients_find_the_documented_server(
                 client[client.index("--pid") + 1] = str(process.pid)
             status, printed = main(client), capsys.readouterr()
             # In two seconds, beside other tests, it may well find none.
-            is_told = "--find-capacity" in client and "capacity " in printed.out
+            is_told = "--find-capacity" in client and (
+                "capacity " in printed.out or "no utterance ended" in printed.err
+            )
             assert status == 0 or is_told, (client, printed.err[-2000:])
 
 

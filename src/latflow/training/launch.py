@@ -343,7 +343,9 @@ def _passing_signals(
     before = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, hand_on)
+            # what a shell runs in the background ignores Ctrl-C, and still shall
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, hand_on)
     except ValueError:
         log.debug("not in the main thread: signals are not handed on to the ranks")
     try:

@@ -245,7 +245,9 @@ def test_a_rank_that_is_killed_ends_the_others(task, tmp_path, backend):
 
 
 LAUNCHER = """
-import sys
+import signal, sys
+# tests may run in the background, where a shell has Ctrl-C ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from latflow.errors import Interrupted
 from latflow.training.launch import RESUME_STATUS, launch
 try:
