@@ -202,10 +202,9 @@ def require_file(path: str | Path, remedy: str = "check the path") -> None:
     Raises:
         UserError: it is not there, or is a folder.
     """
-    if Path(path).is_dir():
-        raise UserError("is a folder, not a file", file=path, remedy=remedy)
     if not Path(path).is_file():
-        raise UserError("no such file", file=path, remedy=remedy)
+        what = "is a folder, not a file" if Path(path).is_dir() else "no such file"
+        raise UserError(what, file=path, remedy=remedy)
 
 
 @contextmanager

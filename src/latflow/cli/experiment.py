@@ -426,8 +426,7 @@ def _plan(arguments: Arguments) -> None:
         cores=machines.cores,
         gpus=machines.gpus,
     )
-    model = CostModel(figures)
-    done = own_run(recipe, runs)
+    done, model = own_run(recipe, runs), CostModel(figures)
     plan = make_plan(
         recipe, jobs, model, machines, splits=splits, done=done, files=files
     )

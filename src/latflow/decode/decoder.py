@@ -214,23 +214,12 @@ class LatticeDecoder:
         """Ability to search with parts of a session's own."""
         return isinstance(self._engine.graph, ComposedGraph)
 
-    def rare_words(self) -> Sequence[int]:
-        """Return the rarer words of a graph that is composed."""
+    @property
+    def composed(self) -> ComposedGraph:
+        """The graph, where it is composed while searching."""
         graph = self._engine.graph
         assert isinstance(graph, ComposedGraph), "made of a whole graph"
-        return graph.rare_words()
-
-    def expects(self, word: int) -> bool:
-        """Tell whether G of a graph that is composed knows where a word stands."""
-        graph = self._engine.graph
-        assert isinstance(graph, ComposedGraph), "made of a whole graph"
-        return graph.expects(word)
-
-    def has(self, word: int) -> bool:
-        """Tell whether G of a graph that is composed lists a word without a history."""
-        graph = self._engine.graph
-        assert isinstance(graph, ComposedGraph), "made of a whole graph"
-        return graph.has(word)
+        return graph
 
     def with_parts(self, own: SessionParts, hmms: HmmCache | None) -> LatticeDecoder:
         """Return the decoder for a session, see `ComposedGraph.with_parts`.

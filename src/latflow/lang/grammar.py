@@ -62,7 +62,7 @@ class Coverage:
 
     @property
     def is_in_other_case(self) -> bool:
-        """Whether most words that it has in common are written in another case."""
+        """Return whether most words in common are written in another case."""
         return len({*self.other_case.values()} - self.known) > len(self.known)
 
     @classmethod

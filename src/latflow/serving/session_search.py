@@ -138,7 +138,7 @@ class SessionSearches:
         grammar = _grammar(options, lang, warnings)
         phrases: dict[tuple[int, ...], float] = {}
         if self._decoder.is_composing:
-            rare = self._decoder.rare_words() if options.prompt else ()
+            rare = self._decoder.composed.rare_words() if options.prompt else ()
             prompted = set(GrammarWords(lang).ids(options.prompt)).intersection(rare)
             phrases = {(word,): options.prompt_boost for word in prompted}
             phrases |= favoured(options, lang, warnings)
@@ -239,10 +239,11 @@ class SessionSearches:
             for word in [new] if equals else words:
                 found.setdefault(word, set()).add(self._lang.word_ids[like])
         unknown = self._lang.oov_id
-        usual = {unknown} if words and self._decoder.expects(unknown) else set()
+        expected = bool(words) and self._decoder.composed.expects(unknown)
+        usual = {unknown} if expected else set()
         for word in words.difference(found):
             own = {self._lang.word_ids[word]} if self._lang.is_known(word) else set()
-            found[word] = own if any(map(self._decoder.has, own)) else usual
+            found[word] = own if any(map(self._decoder.composed.has, own)) else usual
         return {word: tuple(sorted(like)) for word, like in found.items()}
 
     def _own_word(self, word: str) -> str | None:
