@@ -48,12 +48,15 @@ demo: env  ## the whole job on synthetic speech, WER table, report's path; a fil
 	  $(BIN)/latflow transcribe results/demo/package/chain "$$1"
 
 # Files in the order of tests/conftest.py, the longest first. One process more than cores:
-# those on the cluster mostly wait for SLURM.
+# those on the cluster mostly wait for SLURM. Under such a load a client or a server may be
+# late, so that what failed is run once more, alone, and fails `make test` if it fails again.
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 test: env horovod system-packages cluster-packages lint  ## lint and all tests
 	@$(MAKE) --no-print-directory triton || true
 	@status=0; export LATFLOW_TRITON=$(TRITON); \
 	  $(BIN)/pytest $(SIDE_BY_SIDE) -n $$(($(CORES) + 1)) || status=$$?; \
+	  if test $$status = 1; then echo "again, alone, what failed beside other tests:"; \
+	    status=0; $(BIN)/pytest --last-failed --exitfirst || status=$$?; fi; \
 	  test -e $(TRITON)/.ready || echo "skipped: tests of Triton's server, which cannot be installed here (make triton says why)"; \
 	  exit $$status
 
