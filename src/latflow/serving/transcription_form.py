@@ -21,7 +21,17 @@ _GRANULARITIES = ("segment", "word")
 _INCLUDED = ("logprobs",)
 _BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
 # Lists, the first three of phrases: other servers and OpenAI name them so.
-_LISTS = ("phrases", "hotwords", "keywords", "new_words", "words_like")
+_LISTS = (
+    *("phrases", "hotwords", "keywords"),
+    *("new_words", "words_like", "phrase_list"),
+)
+_FIELDS = {
+    *("file", "model", "language", "response_format", "timestamp_granularities"),
+    *("stream", "include", "known_speaker_names", "known_speaker_references"),
+    *("prompt", "grammar", "chunking_strategy", *_LISTS),
+    # Of OpenAI's; a search without sampling and one language have no use for them.
+    *("temperature", "languages"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class Wanted:
         has_logprobs: whether words are sent with their confidences.
         model: that recognizes.
         options: of the session, see `SessionOptions`.
+        notes: warnings: of fields that have no effect.
     """
 
     form: _Format
@@ -45,6 +56,7 @@ class Wanted:
     has_logprobs: bool
     model: Scheduler
     options: Mapping[str, Any]
+    notes: tuple[str, ...]
 
     @classmethod
     def of(cls, form: FormData, service: Service) -> Wanted:
@@ -68,6 +80,8 @@ class Wanted:
         for key in ("known_speaker_names", "known_speaker_references"):
             if _values(form, key):
                 raise RefusedError(f"{key}: speakers are not told apart", param=key)
+        names = {name.partition("[")[0] for name, _ in form.multi_items()}
+        idle = ", ".join(sorted(names - _FIELDS))
         return cls(
             cast("_Format", name),
             frozenset(asked or {"segment"}),
@@ -76,21 +90,18 @@ class Wanted:
             bool(included),
             service.scheduler_of(str(form.get("model") or "")),
             {**_brought(form), **_chunking(form, service)},
+            (f"fields without effect: {idle[:200]}",) if idle else (),
         )
 
 
 def _brought(form: FormData) -> dict[str, Any]:
-    """Return the words, phrases and grammar of a form.
-
-    Lists come as fields of one name, with or without `[]`, or in lines; those of
-    `hotwords`, as other servers take it, with commas between them.
-    """
+    """Return the words, phrases and grammar of a form."""
     lists = {
         name: [
-            line.strip()
+            item.strip()
             for value in _values(form, name)
-            for line in re.split(r"[,\n]" if name == "hotwords" else "\n", value)
-            if line.strip()
+            for item in _items(value, r"[,\n]" if name == "hotwords" else "\n")
+            if item.strip()
         ]
         for name in _LISTS
     }
@@ -98,6 +109,20 @@ def _brought(form: FormData) -> dict[str, Any]:
     texts = {name: str(form.get(name) or "") for name in ("prompt", "grammar")}
     given = {"phrases": phrases, **lists, **texts}
     return {name: value for name, value in given.items() if value}
+
+
+def _items(text: str, separator: str) -> list[str]:
+    """Return the items of one field of a list: a list in JSON, else what is separated.
+
+    Other servers take `hotwords` with commas between them.
+    """
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        items = None
+    if isinstance(items, list) and all(isinstance(item, str) for item in items):
+        return items
+    return re.split(separator, text)
 
 
 def _chunking(form: FormData, service: Service) -> dict[str, Any]:

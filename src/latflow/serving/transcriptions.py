@@ -108,6 +108,7 @@ class _Recognition:
         self._began = time.perf_counter()
         self._session: LiveSession | None = None
         self._warnings: tuple[str, ...] = ()
+        self._form_notes = wanted.notes
         self._options = service.session_options(
             sample_rate=audio.sample_rate, partials=False, **wanted.options
         )
@@ -126,8 +127,8 @@ class _Recognition:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the file, as far as it is read, and of the session."""
-        return (*self._audio.notes, *self._warnings)
+        """Warnings: of the file, as far as it is read, the form and the session."""
+        return (*self._audio.notes, *self._form_notes, *self._warnings)
 
     def close(self) -> None:
         """Give up what is not recognized."""

@@ -524,6 +524,18 @@ def test_an_upload_with_a_header_of_no_length_is_read_to_the_end(server):
     assert mended.json() == {**whole, "warnings": [warning]}
 
 
+def test_fields_that_have_no_effect_are_named(server):
+    known = {
+        "model": "any",
+        "temperature": "0",
+        "chunking_strategy[type]": "server_vad",
+    }
+    file = wave(1, 2, 3)
+    assert "warnings" not in post(server, file, **known).json()
+    reply = post(server, file, vad_filter="true", phrase="one", **known).json()
+    assert reply["warnings"] == ["fields without effect: phrase, vad_filter"]
+
+
 @pytest.mark.parametrize(
     ("file", "fields", "status", "message"),
     [

@@ -373,6 +373,11 @@ def test_clients_bring_grammars_and_phrases(lacking, digits, tmp_path, capsys):
             "text"
         ]
         assert known[0] in hot.split()
+        for given in ("\n".join(listed), json.dumps(listed)):
+            only = post(server.http, audio, phrase_list=given)["text"]
+            assert {*only.split()} <= allowed
+        hot = post(server.http, audio, hotwords=json.dumps([f"{known[0]} :300"]))
+        assert known[0] in hot["text"].split()
         plain = post(server.http, audio)["text"]
         assert post(server.http, audio, prompt="nowhere to go")["text"] == plain
         told_back = post(
