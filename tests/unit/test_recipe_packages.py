@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.workflow.doctor import examine_experiment
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
@@ -193,6 +194,34 @@ def test_a_rule_of_endpoints_set_in_part_keeps_the_rest_of_its_defaults():
     recipe = Recipe.from_config(config(systems=["mpe"], endpoint=endpoint))
     rule = recipe.options.package.endpoint.rule1
     assert (rule.min_trailing_silence, rule.must_contain_nonsilence) == (3.0, False)
+
+
+def test_networks_that_know_one_volume_are_found():
+    given = config()
+    systems = given["nnet"]["systems"]
+    corpus = given["corpus"]
+    corpus["perturbed"] = {"varied": {"of": "train"}, "sped": {"volume": None}}
+    for name in ("varied", "sped"):
+        systems[name] = {**systems["plain_net"], "training_set": name}
+    systems["tuned"] = {**systems["mpe"], "parent": "varied"}
+    recipe = Recipe.from_config(given)
+    names = {n for n, s in recipe.systems.items() if s.is_network} - {
+        *("sat_net", "both_net"),
+    }
+    found = {n for n in names if PackagePlan(recipe, n).knows_one_volume}
+    level_free = {"speaker_net", "centred_net", "causal_net", "mean_net"}
+    assert names - found == level_free | {"varied", "tuned"}
+    assert {"plain_net", "mpe", "sped", "online_net", "vector_net"} <= found
+
+
+def test_the_doctor_warns_of_a_package_that_knows_one_volume():
+    def told(name):
+        recipe = Recipe.from_config(config(systems=[name]))
+        return [str(one) for one in examine_experiment(recipe) if "volume" in str(one)]
+
+    (warning,) = told("plain_net")
+    assert warning.startswith("warning: nnet.systems.plain_net: ")
+    assert told("causal_net") == []
 
 
 def test_the_demo_packages_its_network(repository):

@@ -33,6 +33,7 @@ from latflow.workflow.amounts import split_amounts
 from latflow.workflow.findings import Finding, Severity, finding_of, some
 from latflow.workflow.language import check_lexicon
 from latflow.workflow.machine import device_memory, gpus
+from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Dictionary, Survey, survey_source
 
@@ -53,6 +54,7 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
             *_networks(recipe),
             *_device(recipe),
             *_memory(recipe),
+            *_volumes(recipe),
             *map(finding_of, recipe.language.model_errors()),
             *_data(recipe),
         ]
@@ -80,6 +82,19 @@ def _networks(recipe: Recipe) -> list[Finding]:
     except UserError as error:
         return [finding_of(error)]
     return []
+
+
+def _volumes(recipe: Recipe) -> Iterator[Finding]:
+    """Find networks to be used that misrecognize what is softer than their training."""
+    for name in recipe.options.package.systems:
+        if PackagePlan(recipe, name).knows_one_volume:
+            yield Finding(
+                "warning",
+                f"nnet.systems.{name}",
+                "its features follow the volume of speech, which is that of the "
+                "recordings in all of its training: softer speech is misrecognized",
+                "name a set of corpus.perturbed, which varies volumes, as training_set",
+            )
 
 
 def _memory(recipe: Recipe) -> Iterator[Finding]:

@@ -22,6 +22,9 @@ from latflow.workflow.systems import AdaptedFrames, System
 
 _BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
 _BY_TRAINING_SET = {"global", "online"}  # CMVN of packages with statistics of training
+_BY_VOLUME = {"none", *_BY_TRAINING_SET}  # CMVN that leaves (at first) how loud one is
+
+_BY_SET = {"global", "none"}  # normalization that is the same for all utterances
 
 
 def check_packages(recipe: Systems) -> None:
@@ -124,6 +127,23 @@ class PackagePlan:
         So do those of GMM systems that adapt to speakers, in two passes.
         """
         return self.system.is_adapted
+
+    @property
+    def knows_one_volume(self) -> bool:
+        """Tell whether a network learns speech as loud as it was recorded alone.
+
+        Where neither CMVN takes the volume away nor training varies it, softer speech
+        is misrecognized (docs/serving.md, "Volumes").
+        """
+        system, features = self.system, self._features
+        if not isinstance(system, Network) or features.type == "waveform":
+            return False
+        data, perturbed = system.base.options.data, self.recipe.options.corpus.perturbed
+        training_set = perturbed.get(system.base.training_set)
+        varied = (training_set, data.perturbation)
+        is_varied = any(one is not None and one.volume is not None for one in varied)
+        is_left = features.cmvn.type in _BY_VOLUME and data.normalization in _BY_SET
+        return is_left and not is_varied
 
     def check_recognizes(self) -> None:
         """Refuse a system whose package only aligns.
