@@ -156,7 +156,8 @@ async def ask_vosk(audio: Path, port: int) -> str:
     """Return what a client of Vosk's protocol is told."""
     samples, rate = soundfile.read(audio, dtype="int16")
     texts = []
-    async with websockets.connect(f"ws://127.0.0.1:{port}") as socket:
+    url = f"ws://127.0.0.1:{port}"
+    async with websockets.connect(url, open_timeout=120) as socket:
         await socket.send(json.dumps({"config": {"sample_rate": rate}}))
         for begin in range(0, len(samples), rate // 5):
             await socket.send(samples[begin : begin + rate // 5].tobytes())

@@ -7,15 +7,17 @@ import tracemalloc  # noqa: F401 - else imported within a warning, which cannot 
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Processes of tests share the cores: torch's threads, which ask all the time whether
 # the others are done, would take them away (a small training: 28 s of a core for 4).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The same examples on every machine and day; new ones: --hypothesis-profile explore.
-settings.register_profile("same", max_examples=25, deadline=None, derandomize=True)
-settings.register_profile("explore", max_examples=200, deadline=None, print_blob=True)
+# A busy machine may take long to draw them.
+_ANY_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _ANY_TIME, max_examples=25, derandomize=True)
+settings.register_profile("explore", _ANY_TIME, max_examples=200, print_blob=True)
 settings.load_profile("same")
 
 _TERMINAL = pytest.StashKey[int]()

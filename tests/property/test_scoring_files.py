@@ -6,7 +6,9 @@ from latflow.align.word_times import Pronunciations, split_phones
 from latflow.corpus.ctm import TimedWord, ctm_line, read_ctm
 from latflow.scoring.transcripts import read_text, write_text
 
-quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 ids = st.from_regex(r"[a-z0-9_]{1,8}", fullmatch=True)
 words = st.lists(st.from_regex(r"[A-ZÄÖא-ת'<>]{1,6}", fullmatch=True), max_size=6)
 

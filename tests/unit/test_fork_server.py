@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import psutil
 import pytest
+from fixtures.waiting import wait_until
 
 from latflow.workflow import fork_server
 from latflow.workflow.settings import search_path
@@ -55,7 +56,7 @@ def die(out_dir: Path) -> None:
 def wait(out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "one.txt").write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 
 def listen(out_dir: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
@@ -75,7 +76,7 @@ def server(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     program = (
         "import os, time; from latflow.workflow import fork_server as f; f.start();"
-        "print(os.environ[f._ADDRESS], flush=True); time.sleep(300)"
+        "print(os.environ[f._ADDRESS], flush=True); time.sleep(3600)"
     )
     paths = f"{tmp_path}{os.pathsep}{search_path()}"
     environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
@@ -104,20 +105,16 @@ def started(environment, folder, stage, threads=1, **options):
 def told(folder):
     """What the job has written, when it has."""
     path = folder / "results/toy/told/one.txt"
-    for _ in range(600):
-        if path.exists() and path.read_text():
-            return path.read_text()
-        time.sleep(0.05)
-    raise AssertionError("the job has told nothing")
+    wait_until(lambda: path.exists() and path.read_text())
+    return path.read_text()
 
 
 def has_ended(pid):
-    """Whether a process ends soon."""
-    for _ in range(200):
-        if not psutil.pid_exists(pid):
-            return True
-        time.sleep(0.05)
-    return False
+    """Whether a process has ended; nobody may have asked how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_job_has_what_its_process_has(server, tmp_path):
@@ -150,14 +147,22 @@ def test_a_job_ends_as_it_would_without_a_server(server, tmp_path, stage, status
         assert alone.returncode == status
 
 
+def passes_signals_on(pid):
+    """Whether a process has a handler of SIGTERM (Linux)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = dict(line.split(":", 1) for line in lines)["SigCgt"]
+    return int(caught, 16) >> signal.SIGTERM - 1 & 1
+
+
 @pytest.mark.parametrize(("stage", "status"), [("listen", 3), ("wait", -15)])
 def test_signals_reach_the_job(server, tmp_path, stage, status):
     job = started(server[0], tmp_path, stage)
     pid = int(told(tmp_path))
+    wait_until(lambda: passes_signals_on(job.pid))
     job.send_signal(signal.SIGTERM)
     job.communicate()
     assert job.returncode == status
-    assert has_ended(pid)
+    wait_until(lambda: has_ended(pid))
 
 
 def test_a_job_ends_with_the_process_that_waits_for_it(server, tmp_path):
@@ -166,7 +171,7 @@ def test_a_job_ends_with_the_process_that_waits_for_it(server, tmp_path):
     assert pid != job.pid
     job.kill()
     job.communicate()
-    assert has_ended(pid)
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.slow
@@ -183,7 +188,7 @@ def test_jobs_with_threads_and_without_a_server_are_done_by_their_process(
         job.communicate("")
         assert told(tmp_path).split()[0] == str(job.pid)
     process.kill()
-    assert has_ended(child.pid)  # the server ends with the run
+    wait_until(lambda: has_ended(child.pid))  # the server ends with the run
     assert not os.path.exists(environment["LATFLOW_FORK_SERVER"])
 
 

@@ -57,7 +57,7 @@ def submitted(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=500,
         )
 
     return submit

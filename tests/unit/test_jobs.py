@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import stat
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fixtures.waiting import wait_until
 
 from latflow.cli.main import main
 from latflow.errors import UserError
@@ -280,7 +280,7 @@ def test_gpu_share_is_the_mean_of_the_visible_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert utilization() == pytest.approx(0.5)
     with GpuLoad(is_asked_for=True, seconds=0.01) as load:
-        time.sleep(1)
+        wait_until(lambda: load.samples)
     assert load.share == pytest.approx(0.5)
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert utilization() is None
@@ -316,11 +316,11 @@ def test_a_job_writes_its_stacks_when_asked(task):
 
 def test_a_job_that_stands_still_writes_its_stacks(task):
     task.resources = {"stall_minutes": 0.005}
+    log = Path(task.log[0])
     with job(task):
-        time.sleep(1)
+        wait_until(lambda: "Timeout (0:00:00.300000)!" in log.read_text())
         write(task)
-    said = Path(task.log[0]).read_text()
-    assert "Timeout (0:00:00.300000)!" in said
+    said = log.read_text()
     assert "test_a_job_that_stands_still_writes_its_stacks" in said
 
 

@@ -82,7 +82,7 @@ def test_what_is_abandoned_is_collected_without_waiting(name):
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
     )
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
 

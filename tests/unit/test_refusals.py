@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
+from fixtures.waiting import wait_until
 
 from snakemake_logger_plugin_latflow import refusals
 from snakemake_logger_plugin_latflow.refusals import in_one_line
@@ -61,14 +61,11 @@ def test_a_lock_names_the_run_that_holds_it(tmp_path, monkeypatch):
     line = in_one_line("LockException", "")
     assert "no run of this machine works here" in line
     assert "--unlock" in line
-    (tmp_path / "snakemake").write_text("import time; time.sleep(60)")
+    (tmp_path / "snakemake").write_text("import time; time.sleep(600)")
     other = subprocess.Popen([sys.executable, "snakemake", "gmm_mono"])
     try:
-        for _ in range(50):
-            line = in_one_line("LockException", "")
-            if str(other.pid) in line:
-                break
-            time.sleep(0.1)
+        wait_until(lambda: str(other.pid) in in_one_line("LockException", ""))
+        line = in_one_line("LockException", "")
     finally:
         other.kill()
         other.wait()

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from snakemake.scheduling.job_scheduler import JobScheduler
@@ -54,8 +53,8 @@ job += "print('begun', flush=True); time.sleep(600)"
 command = f"cd . && {sys.executable} -c \\"{job}\\"; echo $?"
 shell = subprocess.Popen(command, shell=True)
 server = subprocess.Popen(["sleep", "600"], start_new_session=True)
-print(server.pid, flush=True)
 try:
+    print(server.pid, flush=True)
     shell.wait()
     print("ended", scheduler._user_kill, server.poll(), flush=True)
 except KeyboardInterrupt:
@@ -77,10 +76,8 @@ def test_jobs_end_when_their_run_alone_is_told(number, last):
     with process:
         lines = {process.stdout.readline().strip() for _ in range(2)}
         assert "begun" in lines
-        began = time.monotonic()
         process.send_signal(number)
         assert process.stdout.read().splitlines() == ["7", last]
-        assert time.monotonic() - began < 30
     assert process.returncode == 0
 
 

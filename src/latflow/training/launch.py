@@ -43,11 +43,12 @@ from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import library_output, note_progress
 from latflow.training import slurm
-from latflow.training.distributed import RANK, RENDEZVOUS, Backend
+from latflow.training.distributed import RANK, RENDEZVOUS, TIMEOUT, Backend
 
 RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 _POLL = 0.05
+_HOROVOD_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"  # to meet, and for an answer; else 30
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
 _PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
 
@@ -205,6 +206,8 @@ def launch(
         )
     each = threads_of_rank(threads, ranks, hosts)
     environment = _environment(backend, each, is_local=not is_slurm)
+    if backend == "horovod" and not elastic:  # which starts anew without who is late
+        environment.setdefault(_HOROVOD_LIMIT, f"{TIMEOUT.total_seconds():.0f}")
     starter: list[str] = []  # nobody: we start the ranks ourselves
     if is_slurm:
         starter = slurm.srun(ranks, each)

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -279,13 +278,11 @@ def test_a_decoder_cannot_take_more_memory(tmp_path, monkeypatch):
 def test_a_decoder_that_hangs_is_ended(tmp_path, monkeypatch):
     path = write(tmp_path / "a.m4a", *FORMS["phone.m4a"])
     idle = tmp_path / "idle.py"
-    idle.write_text("import time\ntime.sleep(60)\n")
+    idle.write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.setattr(media.media_decoder, "__file__", str(idle))
     monkeypatch.setattr(media, "_PATIENCE", 0.3)
-    began = time.monotonic()
     with pytest.raises(BadAudio, match="no samples within 0.3 s"):
         read(path)
-    assert time.monotonic() - began < 10
 
 
 def test_files_that_are_closed_early_leave_no_process(tmp_path):

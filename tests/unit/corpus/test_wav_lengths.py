@@ -140,7 +140,7 @@ def test_damage_is_laid_to_the_right_file(tmp_path, monkeypatch):
     whole, hurt = tmp_path / "whole.mp3", tmp_path / "hurt.mp3"
     write_mp3(whole, damage=False)
     write_mp3(hurt, damage=True)
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=120)
     read = Sound.read
     met = threading.local()
 

@@ -290,9 +290,9 @@ def test_what_phrases_give_back_is_what_the_model_backs_off_by():
 
 def test_a_long_phrase_takes_time_as_it_has_words():
     seconds = []
-    for number in (5_000, 40_000):
+    for number in (2_000, 64_000):
         began = time.process_time()
         found = _phrases({(1,) * number: 4.0}, np.arange(3, dtype=np.int32))
         seconds.append(time.process_time() - began)
         assert len(found.refund) == number + 1
-    assert seconds[1] < 30 * seconds[0]  # 64 times if by pairs of words
+    assert seconds[1] < 200 * seconds[0]  # 1024 times if by pairs of words, else 32

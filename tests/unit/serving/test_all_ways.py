@@ -9,9 +9,9 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fixtures.serving_server import PATIENCE, running_server
+from fixtures.serving_server import connect, running_server
+from fixtures.waiting import PATIENCE
 from scipy.signal import resample_poly
-from websockets.sync.client import connect
 
 from latflow.decode.options import SegmentationOptions, TranscribeOptions
 from latflow.lattice.edit_distance import count_errors
@@ -183,9 +183,13 @@ def test_samples_beyond_full_scale_are_told(server, model, speech, tmp_path, cap
     url = f"{server.http}/v1/audio/transcriptions"
     data = {"model": "x", "response_format": "verbose_json"}
     for form in (data, {"model": "x"}, {"model": "x", "stream": "true"}):
-        reply = httpx.post(url, files={"file": ("a.wav", content)}, data=form).text
+        reply = httpx.post(
+            url, files={"file": ("a.wav", content)}, data=form, timeout=PATIENCE
+        ).text
         told = json.loads(reply.rpartition("data: ")[2])
         (warning,) = told["warnings"]
         assert re.search(said, warning)
-    quiet = httpx.post(url, files={"file": ("a.wav", wav(speech))}, data=data).json()
+    quiet = httpx.post(
+        url, files={"file": ("a.wav", wav(speech))}, data=data, timeout=PATIENCE
+    ).json()
     assert "warnings" not in quiet

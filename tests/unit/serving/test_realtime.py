@@ -6,13 +6,9 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from fixtures.serving_server import (
-    PATIENCE,
-    counting_model,
-    running_server,
-)
+from fixtures.serving_server import connect, counting_model, running_server
+from fixtures.waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
@@ -20,7 +16,7 @@ from latflow.serving.realtime import SettledWords
 from latflow.serving.realtime_settings import Settings, turns_of
 from latflow.serving.service import RefusedError
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("counting_sessions")]
+pytestmark = pytest.mark.usefixtures("counting_sessions")
 CHUNK = 800  # samples that the counting session makes a word of
 USUAL = SegmentationOptions()
 VOICE = "input_audio_buffer.speech_"
@@ -341,7 +337,10 @@ def test_openai_s_client_transcribes(server):
     client = openai.OpenAI(api_key="x", websocket_base_url=f"{server.url}v1")
     query = {"intent": "transcription"}
     found = []
-    with client.realtime.connect(extra_query=query) as talk:
+    limits = {"open_timeout": PATIENCE}
+    with client.realtime.connect(
+        extra_query=query, websocket_connection_options=limits
+    ) as talk:
         session = {
             "type": "transcription",
             "audio": {
@@ -383,7 +382,10 @@ def test_openai_s_client_transcribes(server):
 def test_openai_s_client_transcribes_by_the_older_protocol(server):
     openai = pytest.importorskip("openai", reason="OpenAI's client")
     client = openai.OpenAI(api_key="x", websocket_base_url=f"{server.url}v1")
-    with client.beta.realtime.connect(model="gpt-4o-transcribe") as talk:
+    limits = {"open_timeout": PATIENCE}
+    with client.beta.realtime.connect(
+        model="gpt-4o-transcribe", websocket_connection_options=limits
+    ) as talk:
         session = {"input_audio_format": "pcm16", "turn_detection": None}
         talk.transcription_session.update(session=session)
         talk.input_audio_buffer.append(audio=audio(9))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fixtures.serving_server import PATIENCE
+from fixtures.waiting import PATIENCE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -225,9 +225,11 @@ def test_a_fault_is_told_of_its_chunk_only(scorer):
 
 
 def test_ends_of_sessions_go_first():
-    acoustics, gate, order = Doubling(), threading.Event(), []
+    acoustics, order = Doubling(), []
+    begun, gate = threading.Event(), threading.Event()
 
     def score(chunks):
+        begun.set()
         gate.wait(PATIENCE)
         order.extend(float(chunk.frames[0, 0]) for chunk in chunks)
         return Doubling.score(acoustics, chunks)
@@ -235,9 +237,7 @@ def test_ends_of_sessions_go_first():
     running = Threaded(score, max_batch=1)
     with contextlib.closing(running), contextlib.closing(running.client()) as client:
         first = ask(client, [chunk_of(20)])
-        while len(client._pending) < 1 or running.scorer._waiting[0]:
-            time.sleep(0.01)
-        time.sleep(0.05)
+        assert begun.wait(PATIENCE)
         asked = [first, ask(client, [chunk_of(21), chunk_of(22)])]
         asked.append(ask(client, [chunk_of(30)], are_urgent=True))
         gate.set()

@@ -18,9 +18,9 @@ from fixtures.serving_process import (
     words_told,
     workers_of,
 )
-from fixtures.serving_server import PATIENCE
+from fixtures.serving_server import connect
+from fixtures.waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed, InvalidMessage
-from websockets.sync.client import connect
 
 from latflow.errors import UserError
 from latflow.serving import workers
@@ -102,13 +102,11 @@ def replaced(process, before):
         time.sleep(0.1)
 
 
-def left_behind():
-    return {*Path("/dev/shm").glob("latflow*"), *Path("/tmp").glob("latflow-metrics*")}
-
-
 @pytest.mark.slow
-def test_sessions_survive_the_scorer_and_other_workers(package, said):
-    before = left_behind()
+def test_sessions_survive_the_scorer_and_other_workers(
+    package, said, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # others may serve beside
     options = ("--workers", "2", "--scorer", "on", "--segmentation", "endpoint")
     running = serving(package, *options)
     with running as (process, url):
@@ -126,7 +124,9 @@ def test_sessions_survive_the_scorer_and_other_workers(package, said):
             crowd.hear(15)
         assert not crowd.wrong
         assert crowd.cut_off <= 12 * 3  # those of the worker, and while one is missing
-        metrics = httpx.get(url.replace("ws", "http") + "/metrics").text
+        metrics = httpx.get(
+            url.replace("ws", "http") + "/metrics", timeout=PATIENCE
+        ).text
         values = dict(
             line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#"
         )
@@ -137,7 +137,7 @@ def test_sessions_survive_the_scorer_and_other_workers(package, said):
     assert f"scorer {scorer} ended" in running.log
     assert f"worker {first} ended" in running.log
     assert "Traceback" not in running.log
-    assert left_behind() <= before
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

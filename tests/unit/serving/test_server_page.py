@@ -14,12 +14,11 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fixtures.serving_server import running_server
-from websockets.sync.client import connect
+from fixtures.serving_server import connect, running_server
+from fixtures.waiting import PATIENCE
 
 from latflow.serving.options import SessionOptions
 
-PATIENCE = 120  # seconds; a test that needs them has failed
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--remote-debugging-port=0", "--remote-allow-origins=*", "--mute-audio"),
@@ -112,7 +111,11 @@ def page_of(url, folder, audio):
             time.sleep(0.05)
         address = f"http://127.0.0.1:{told.read_text().split()[0]}/json"
         while not (
-            pages := [p for p in httpx.get(address).json() if p["url"].startswith(url)]
+            pages := [
+                p
+                for p in httpx.get(address, timeout=PATIENCE).json()
+                if p["url"].startswith(url)
+            ]
         ):
             assert time.monotonic() < end
             time.sleep(0.05)

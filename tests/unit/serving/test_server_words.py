@@ -23,10 +23,9 @@ from fixtures.serving_process import (
     words_told,
     workers_of,
 )
-from fixtures.serving_server import PATIENCE, running_server
-from websockets.asyncio.client import connect as connect_async
+from fixtures.serving_server import connect, connect_async, running_server
+from fixtures.waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from latflow.serving import evaluation
 from latflow.serving.service import RefusedError
@@ -159,7 +158,7 @@ def test_evaluation_of_samples_and_of_features(server, model, digits):
         reply = ask(output, **arrays)
         assert reply.status_code == 400
         assert message in reply.json()["error"]["message"]
-    reply = httpx.post(f"{server.http}/v1/evaluate", content=b"x")
+    reply = httpx.post(f"{server.http}/v1/evaluate", content=b"x", timeout=PATIENCE)
     assert reply.status_code == 400
 
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from fixtures.serving_server import (
     CHUNK,
-    PATIENCE,
     CountingSession,
+    connect,
     counting_model,
     running_server,
-    wait_until,
 )
-from websockets.sync.client import connect
+from fixtures.waiting import PATIENCE, wait_until
 
 from latflow.serving import memory, scheduler
 from latflow.serving.memory import AddressSpace

@@ -17,6 +17,7 @@ import pytest
 import torch
 from fixtures.serving_package import FBANK, MFCC, RATE, WORDS, words_of
 from fixtures.serving_server import running_server
+from fixtures.waiting import PATIENCE
 
 from latflow.cli.main import main
 from latflow.decode.lattices import decode_lattices
@@ -223,11 +224,13 @@ def test_a_bidirectional_network_is_served_whole(digits, tmp_path):
     np.savez(stream, samples=pcm)
     with running_server(model, evaluate=True) as running:
         url = f"{running.http}/v1/evaluate?output=log_likelihoods"
-        reply = httpx.post(url, content=stream.getvalue(), timeout=60)
+        reply = httpx.post(url, content=stream.getvalue(), timeout=PATIENCE)
         with np.load(io.BytesIO(reply.content)) as found:
             np.testing.assert_allclose(found["log_likelihoods"], scores, atol=1e-3)
         url = f"{running.http}/v1/audio/transcriptions"
-        reply = httpx.post(url, files={"file": Path(file).read_bytes()}, timeout=60)
+        reply = httpx.post(
+            url, files={"file": Path(file).read_bytes()}, timeout=PATIENCE
+        )
     assert reply.status_code == 200
     assert isinstance(reply.json()["text"], str)
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from fixtures.serving_package import LEXICON, words_of
 from fixtures.serving_process import pcm
+from fixtures.serving_server import connect as connect_client
 from fixtures.serving_server import running_server
-from websockets.sync.client import connect as connect_client
+from fixtures.waiting import PATIENCE
 
 from latflow.cli.main import main
 from latflow.decode.added_words import pronounced
@@ -169,7 +170,7 @@ def post(url, audio, **fields):
         f"{url}/v1/audio/transcriptions",
         files={"file": (audio.name, audio.read_bytes())},
         data=fields,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return reply.json()
 
@@ -512,14 +513,14 @@ def test_a_session_waits_for_no_other_search(monkeypatch):
         made.append(options)
         if options == slow:
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
         return options
 
     monkeypatch.setattr(SessionSearches, "_search", search)
     searches = SessionSearches(*[None] * 5, can_add=False)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(searches.find, slow)
-        assert entered.wait(60)
+        assert entered.wait(PATIENCE)
         second = pool.submit(searches.find, slow)
         assert searches.find(quick) == quick
         assert not first.done()

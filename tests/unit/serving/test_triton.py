@@ -20,7 +20,9 @@ from latflow.serving.options import SessionOptions, TritonOptions
 from latflow.serving.session import Session
 from latflow.serving.triton import model_config, write_repository
 
-OPTIONS = TritonOptions(chunk=2000, max_batch=8, max_sequences=20, threads=1)
+OPTIONS = TritonOptions(
+    chunk=2000, max_batch=8, max_sequences=20, threads=1, idle=120.0
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_the_configuration_has_nvidias_tensors_and_controls(repository):
         "CTM": ("TYPE_STRING", [1]),
     }
     (batching,) = config["sequence_batching"]
-    assert batching["max_sequence_idle_microseconds"] == [5000000]
+    assert batching["max_sequence_idle_microseconds"] == [120_000_000]
     kinds = {
         control["name"][0]: control["control"][0]["kind"][0]
         for control in batching["control_input"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.waiting import PATIENCE
 
 from latflow.lattice.io.binary import LatticeStream
 from latflow.serving.options import SessionOptions, TritonOptions
@@ -63,7 +64,7 @@ def server(environment, repository, models, log):
                 return
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE)
     pytest.fail(log.read_text()[-3000:])
 
 
@@ -71,7 +72,7 @@ def is_ready(process, port):
     while process.poll() is None:
         try:
             url = f"http://127.0.0.1:{port}/v2/health/ready"
-            with urllib.request.urlopen(url, timeout=1) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return answer.status == 200
         except OSError:
             time.sleep(0.5)
@@ -110,7 +111,7 @@ def check_all_outputs(environment, repository, address, digits, model, tmp_path)
 def test_clients_get_the_words_of_sessions(
     environment, repository, package, digits, model, tmp_path
 ):
-    options = TritonOptions(chunk=1600, max_batch=8, threads=1, idle=30.0)
+    options = TritonOptions(chunk=1600, max_batch=8, threads=1, idle=120.0)
     models = tmp_path / "models"
     write_repository({"one": package, "other": package}, models, options=options)
     command = [environment / "bin/latflow", "load-test"]
@@ -134,7 +135,7 @@ def test_clients_get_the_words_of_sessions(
         address = f"127.0.0.1:{ports[1]}"
         check_all_outputs(environment, repository, address, digits, model, tmp_path)
         url = f"http://127.0.0.1:{ports[2]}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             metrics = answer.read().decode()
         assert "latflow_audio_seconds" in metrics
         sessions = [

@@ -15,6 +15,7 @@ from fixtures import training_task
 from fixtures.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
+from latflow.training import launch as launching
 from latflow.training.distributed import Backend, Rank, open_backend, resolve_backend
 from latflow.training.launch import RESUME_STATUS, launch, threads_of_rank, write_job
 
@@ -22,6 +23,7 @@ NEEDS_HOROVOD = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None,
     reason="Horovod is not installed (envs/install_horovod.sh)",
 )
+LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 BACKENDS = ["torch", pytest.param("horovod", marks=NEEDS_HOROVOD)]
 TRAINING = {
     "epochs": 2,
@@ -226,22 +228,42 @@ def test_ranks_share_the_threads_of_their_machine(hosts, expected):
 )
 def test_a_rank_that_fails_ends_the_others_and_is_told(task, tmp_path, backend):
     fault = {"rank": 1, "step": 3, "error": "exception"}
-    started = time.monotonic()
     with pytest.raises(UserError, match="rank 1 failed: u0.*the disk is gone"):
         run(task, tmp_path, backend, {"uneven": SETTINGS["uneven"]}, fault=fault)
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_is_killed_ends_the_others(task, tmp_path, backend):
     fault = {"rank": 1, "step": 3, "error": "kill"}
-    started = time.monotonic()
-    # horovodrun does not say who was killed; the other rank says what it noticed
-    told = "rank 1 was killed by signal 9" if backend == "torch" else "rank 0 failed"
+    # horovodrun does not say who was killed; the other rank says what it noticed, if
+    # it is quick enough
+    told = {"torch": "rank 1 was killed by signal 9"}
+    told = told.get(backend, "rank 0 failed|no word why")
     with pytest.raises(UserError, match=told):
         run(task, tmp_path, backend, {"uneven": SETTINGS["uneven"]}, fault=fault)
-    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("given", "elastic", "limit"),
+    [({}, False, "1800"), ({}, True, None), ({LIMIT: "60"}, False, "60")],
+)
+@NEEDS_HOROVOD
+def test_horovod_waits_for_late_ranks(tmp_path, monkeypatch, given, elastic, limit):
+    """On a busy machine they may take longer to begin than its 30 s."""
+    environments = []
+
+    def start(_, environment):
+        environments.append(environment)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(launching, "_start", start)
+    monkeypatch.delenv(LIMIT, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    job = write_job(tmp_path / "job.json", "none:none", {}, elastic=elastic)
+    launch(job, ranks=2, backend="horovod", elastic=elastic)
+    assert [one.get(LIMIT) for one in environments] == [limit]
 
 
 LAUNCHER = """
