@@ -71,9 +71,9 @@ _REFUSED |= {errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
-    arguments = _parser().parse_args(argv)
-    log_to_terminal(verbose=arguments.verbose)
     try:
+        arguments = _parser().parse_args(argv)
+        log_to_terminal(verbose=arguments.verbose)
         status = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
     except UserError as error:
