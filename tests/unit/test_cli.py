@@ -637,3 +637,36 @@ def test_align_cleans_what_is_its_own(capsys, tmp_path):
     (tmp_path / "results/align").mkdir()
     _remove_runs(tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+def shell(line, **environment):
+    """Run a line of the shell; `$latflow` is the program."""
+    program = f"{sys.executable} -m latflow.cli.main"
+    environment = {**os.environ, "latflow": program, **environment}
+    return subprocess.run(
+        ["bash", "-c", line],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")
+def test_an_output_that_is_full_is_one_line():
+    found = shell("$latflow docs > /dev/full")
+    said = "error: no space left on the disk of the output\n"
+    assert (found.returncode, found.stderr) == (1, said)
+
+
+def test_streams_may_be_closed():
+    found = shell("$latflow docs >&- <&-")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert shell("$latflow explain no_such_key 2>&-").returncode == 1
+
+
+def test_outputs_of_other_encodings_are_one_line():
+    found = shell("$latflow docs align", PYTHONIOENCODING="ascii")
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: the output is ascii, which has no '\\u")
+    assert found.stderr.endswith("set PYTHONUTF8=1, or a locale of UTF-8\n")
