@@ -8,9 +8,16 @@ from typing import Any
 
 __version__ = "0.2.0"
 
+_LAZY = {"load", "score"}
+
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: numerical libraries take seconds to load."""
-    if name in {"load", "score"}:
+    if name in _LAZY:
         return getattr(_import("latflow.serving.recognizer"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List what is imported when it is asked for, too, as notebooks complete it."""
+    return sorted({*globals(), *_LAZY})

@@ -23,6 +23,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import tokenize
 import zipfile
@@ -52,6 +53,7 @@ _OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 # What file systems say that have nothing like it.
 _NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF}
 _HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
+_STREAMS = ("/dev/stdout", "/dev/stderr")
 _PART = 1 << 20  # characters converted at once
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
 DAMAGED = (
@@ -66,12 +68,21 @@ def atomic_output(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path that becomes `path` when the block ends without error.
 
     The temporary file keeps the target's suffixes (`.jsonl.gz` stays `.jsonl.gz`), so
-    writers that choose a format by name behave. On any error it is removed.
+    writers that choose a format by name behave. On any error it is removed. A device, a
+    pipe and an open file (`/dev/null`, `/dev/stdout`) stay, and get what was written.
 
     Raises:
         UserError: the disk is full, or the folder cannot be written.
     """
     target = Path(path)
+    if not target.name:
+        raise UserError("is no name of a file", file=target, remedy="name a file")
+    if _is_no_place(target):
+        with writing(target), tempfile.TemporaryDirectory(prefix="latflow-") as folder:
+            yield (written := Path(folder, target.name))
+            with written.open("rb") as source, target.open("ab") as stream:
+                shutil.copyfileobj(source, stream)
+        return
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
@@ -92,6 +103,8 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
         UserError: the disk is full, or the folder cannot be written.
     """
     target = Path(path)
+    if target.is_symlink():
+        raise UserError("is a link", file=path, remedy="name the folder itself")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".tmp.", dir=target.parent))
@@ -107,6 +120,17 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             _on_disk(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_no_place(target: Path) -> bool:
+    """Tell whether a name is that of a device, a pipe or an open file."""
+    try:
+        mode = target.stat().st_mode
+    except OSError:
+        return False
+    folder = os.path.realpath(target.parent)
+    is_open = folder.startswith(("/proc/", "/dev/fd")) or str(target) in _STREAMS
+    return is_open or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -21,6 +21,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import (
     Annotated,
     Any,
@@ -247,7 +248,7 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
     """
     try:
         values = _completed(annotation, values)
-        text = json.dumps(values, default=str)
+        text = json.dumps(values, default=_plain)
         return adapter(annotation).validate_json(text, strict=True)
     except ValidationError as error:
         # A misspelt key is told first: it is why another one is missing. That a
@@ -257,6 +258,13 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
             error.errors(), key=lambda e: (order.get(e["type"], 1), len(e["loc"]))
         )
         raise _explain(first, annotation, values, key) from None
+
+
+def _plain(value: Any) -> int | float | str:
+    """Return what JSON has of a value that is not its own: numbers of numpy as such."""
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else str(value)
 
 
 def _completed(annotation: Any, values: Any) -> Any:

@@ -12,7 +12,9 @@ import pytest
 import soundfile
 import yaml
 
+from latflow.cli.align import _remove_runs
 from latflow.cli.main import TOPICS, _parser, main
+from latflow.errors import UserError
 from latflow.provenance import PACKAGE_ROOT
 from latflow.workflow.settings import keep_config
 
@@ -578,3 +580,93 @@ def test_channels_that_are_not_heard_are_told(capsys, tmp_path, lexicon):
     assert (
         "train: several channels, of which none is named: one is taken (1): b - " in out
     )
+
+
+FOLDERS = [
+    ["lang", "lexicon.txt", "OUT", "demo"],
+    ["import-kaldi", "data", "OUT/train", "OUT"],
+    ["export-kaldi", "data", "corpus", "OUT"],
+    ["export-kaldi", "system", "gmm", "lang", "OUT"],
+    ["export-kaldi", "vosk", "demo", "chain", "OUT"],
+    ["features", "cuts.jsonl.gz", "OUT", "demo"],
+    ["export-features", "features", "cuts.jsonl.gz", "OUT"],
+    ["hdf5", "import", "a.hdf", "--frames", "OUT", "--labels", "new"],
+    ["hdf5", "import", "a.hdf", "--frames", "new", "--labels", "OUT"],
+    ["hdf5", "digits", "OUT"],
+    ["average", "a", "b", "--out", "OUT"],
+    ["fuse", "a", "b", "--out", "OUT"],
+    ["train-lm", "a.txt", "b.txt", "OUT"],
+    ["package", "chain", "demo", "--out", "OUT"],
+    ["import-mfa", "english.zip", "OUT"],
+    ["learn-boundaries", "aligned", "by_hand", "OUT"],
+    ["triton-repository", "OUT", "package"],
+]
+
+
+@pytest.mark.parametrize("words", FOLDERS, ids=lambda words: " ".join(words[:2]))
+def test_folders_of_others_are_not_replaced(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "mine"
+    (out / "train").mkdir(parents=True)
+    (out / "thesis.tex").write_text("years")
+    assert main([word.replace("OUT", str(out)) for word in words]) == 1
+    assert capsys.readouterr().err.startswith(
+        f"error: {out}: is not empty (it holds thesis.tex), and would be replaced"
+    )
+    assert (out / "thesis.tex").read_text() == "years"
+
+
+def test_what_a_command_wrote_before_is_replaced(capsys, tmp_path):
+    (tmp_path / "lexicon.txt").write_text("<SIL> SIL\n<UNK> SPN\nyes Y EH S\n")
+    words = ["lang", str(tmp_path / "lexicon.txt"), str(tmp_path / "lang"), "demo"]
+    assert main(words) == 0
+    (tmp_path / "lang/stale").touch()
+    assert main(words) == 0
+    assert not (tmp_path / "lang/stale").exists()
+
+
+def test_align_cleans_what_is_its_own(capsys, tmp_path):
+    for name in ("results/demo", ".snakemake"):
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(UserError, match="of another experiment: --clean would remove"):
+        _remove_runs(tmp_path)
+    assert (tmp_path / "results/demo").is_dir()
+    (tmp_path / "results/demo").rmdir()
+    _remove_runs(tmp_path)
+    assert (tmp_path / ".snakemake").is_dir()
+    (tmp_path / "results/align").mkdir()
+    _remove_runs(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def shell(line, **environment):
+    """Run a line of the shell; `$latflow` is the program."""
+    program = f"{sys.executable} -m latflow.cli.main"
+    environment = {**os.environ, "latflow": program, **environment}
+    return subprocess.run(
+        ["bash", "-c", line],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")
+def test_an_output_that_is_full_is_one_line():
+    found = shell("$latflow docs > /dev/full")
+    said = "error: no space left on the disk of the output\n"
+    assert (found.returncode, found.stderr) == (1, said)
+
+
+def test_streams_may_be_closed():
+    found = shell("$latflow docs >&- <&-")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert shell("$latflow explain no_such_key 2>&-").returncode == 1
+
+
+def test_outputs_of_other_encodings_are_one_line():
+    found = shell("$latflow docs align", PYTHONIOENCODING="ascii")
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: the output is ascii, which has no '\\u")
+    assert found.stderr.endswith("set PYTHONUTF8=1, or a locale of UTF-8\n")

@@ -34,6 +34,45 @@ def test_failure_keeps_the_old_output_and_no_temporary(tmp_path):
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
+def test_pipes_and_open_files_stay_and_get_what_is_written(tmp_path):
+    """A device is like a pipe: root would replace /dev/null by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "through")
+    assert os.read(reader, 100) == b"through"
+    assert pipe.is_fifo()
+    os.close(reader)
+    opened = tmp_path / "opened"
+    with opened.open("wb") as stream:
+        stream.write(b"before ")
+        stream.flush()
+        inode = os.fstat(stream.fileno()).st_ino
+        write_text(f"/dev/fd/{stream.fileno()}", "behind")
+    assert opened.read_text() == "before behind"
+    assert opened.stat().st_ino == inode
+    assert sorted(os.listdir(tmp_path)) == ["opened", "pipe"]
+
+
+def test_what_has_no_name_is_no_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for nameless in ("", "/"):
+        with pytest.raises(UserError, match="is no name of a file"):
+            write_text(nameless, "x")
+
+
+def test_a_link_to_a_folder_is_not_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/kept").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with (
+        pytest.raises(UserError, match="is a link"),
+        atomic_directory(tmp_path / "link"),
+    ):
+        pass
+    assert (tmp_path / "link/kept").exists()
+
+
 def test_temporary_keeps_all_suffixes(tmp_path):
     with atomic_output(tmp_path / "cuts.jsonl.gz") as temporary:
         assert temporary.name.endswith(".jsonl.gz")

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latflow.align.forms import EXPORT_FORMATS
-from latflow.cli.commands import SOURCE_KEYS, Arguments, Group, Option, flag, option
+from latflow.cli.commands import (
+    PACKAGE_FOLDER,
+    SOURCE_KEYS,
+    Arguments,
+    Group,
+    Option,
+    flag,
+    option,
+)
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
@@ -145,8 +153,7 @@ def _align(arguments: Arguments) -> int:
             device=arguments.device,
         )
     if arguments.clean and not arguments.dry_run:
-        for name in ("results", ".snakemake"):
-            shutil.rmtree(out / name, ignore_errors=True)
+        _remove_runs(out)
     recipe = align_recipe(
         source,
         arguments.lexicon,
@@ -171,6 +178,27 @@ def _align(arguments: Arguments) -> int:
     elif not is_dry:
         _show(out, recipe)
     return status
+
+
+def _remove_runs(out: Path) -> None:
+    """Remove what earlier runs left in the folder.
+
+    Raises:
+        UserError: it has results of an experiment, which are no alignments.
+    """
+    from latflow.workflow.aligning import EXPERIMENT
+
+    results = out / "results"
+    others = {p.name for p in results.iterdir()} if results.is_dir() else set()
+    if others := sorted(others - {EXPERIMENT, ".cache"}):
+        raise UserError(
+            "is of another experiment: --clean would remove it",
+            file=results / others[0],
+            remedy="align into a folder of its own",
+        )
+    if (results / EXPERIMENT).is_dir():  # else Snakemake's folder is not of ours
+        for folder in (results, out / ".snakemake"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @ALIGN.command(
@@ -342,7 +370,7 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
         "acoustic model of Montreal Forced Aligner: zip file, folder, or its name in "
         "MFA's own folder of downloads",
     ),
-    option("out", "folder for the package"),
+    option("out", "folder for the package", type=PACKAGE_FOLDER),
     example="import-mfa english_us_arpa.zip english",
 )
 def _import_mfa(arguments: Arguments) -> None:
@@ -426,7 +454,9 @@ def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -
     option(
         "by_hand", "folder of TextGrids with boundaries set by hand, named as those"
     ),
-    option("out", "folder for the package, which has learnt from them"),
+    option(
+        "out", "folder for the package, which has learnt from them", type=PACKAGE_FOLDER
+    ),
     option(
         "--tier", "name of the tiers of phones, or what their names end in", "phones"
     ),

@@ -5,17 +5,25 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from latflow.cli.commands import RECIPE, Arguments, Group, option, read_recipe
+from latflow.cli.commands import (
+    RECIPE,
+    Arguments,
+    Group,
+    option,
+    own_folder,
+    read_recipe,
+)
 from latflow.errors import UserError
 
 COMMANDS = Group()
+_FRAMES = own_folder("frames.npy", "meta.json")
 HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layout.")
 
 
 @COMMANDS.command(
     "features",
     option("cuts", "cuts.jsonl.gz"),
-    option("out_dir", "folder for the features"),
+    option("out_dir", "folder for the features", type=_FRAMES),
     option("--threads", "parallel workers", 2),
     option("--extractor", "settings in Lhotse's form, instead of the recipe's"),
     *RECIPE,
@@ -41,7 +49,11 @@ def _features(arguments: Arguments) -> None:
     "export-features",
     option("features", "features of audio, streams/<name>/features/<split>"),
     option("cuts", "cuts of the same set, corpus/<split>/cuts.jsonl.gz"),
-    option("out_dir", "folder for cuts.jsonl.gz and storage/"),
+    option(
+        "out_dir",
+        "folder for cuts.jsonl.gz and storage/",
+        type=own_folder("cuts.jsonl.gz", "feature_extractor.yaml"),
+    ),
     option("--storage", "Lhotse's name of the storage", "numpy_hdf5"),
     option("--url", "place to store at instead, e.g. s3://bucket/folder"),
     example="export-features results/x/streams/gmm/features/test "
@@ -117,7 +129,11 @@ def _simulation_records(arguments: Arguments) -> None:
 @COMMANDS.command(
     "lang",
     option("lexicon", "WORD PHONE PHONE ... lines"),
-    option("out_dir", "lang directory to write"),
+    option(
+        "out_dir",
+        "lang directory to write",
+        type=own_folder("words.txt", "phones.txt", "topo"),
+    ),
     *RECIPE,
 )
 def _lang(arguments: Arguments) -> None:
@@ -167,8 +183,13 @@ def _hdf5_export(arguments: Arguments) -> None:
 @HDF5.command(
     "import",
     option("files", "HDF5 files of one data set", nargs="+"),
-    option("--frames", "frame store to write", required=True),
-    option("--labels", "folder for the label stores, one a target", required=True),
+    option("--frames", "frame store to write", required=True, type=_FRAMES),
+    option(
+        "--labels",
+        "folder for the label stores, one a target",
+        required=True,
+        type=own_folder("*/meta.json"),
+    ),
     option("--targets", "targets to read; all by default", nargs="*"),
     option("--sparse", "target whose labels are the frames, one number each"),
     option("--frame-shift", "seconds from frame to frame", 0.01),
@@ -189,7 +210,11 @@ def _hdf5_import(arguments: Arguments) -> None:
 
 @HDF5.command(
     "digits",
-    option("out", "folder for train.hdf, dev.hdf, test.hdf and lexicon.txt"),
+    option(
+        "out",
+        "folder for train.hdf, dev.hdf, test.hdf and lexicon.txt",
+        type=own_folder("train.hdf", "lexicon.txt"),
+    ),
     option("--train", "images to train on", 1500),
     option("--dev", "images of the dev set", 150),
     option("--test", "images of the test set", 150),

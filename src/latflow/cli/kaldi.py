@@ -13,6 +13,7 @@ from latflow.cli.commands import (
     Group,
     flag,
     option,
+    own_folder,
     read_recipe,
     results_folder,
 )
@@ -40,7 +41,11 @@ _ARCHIVE = (
 @IMPORT.command(
     "data",
     option("data_dir", "folder with wav.scp, text, utt2spk"),
-    option("out_dir", "folder for the Lhotse manifests"),
+    option(
+        "out_dir",
+        "folder for the Lhotse manifests",
+        type=own_folder("cuts.jsonl.gz", "recordings.jsonl.gz"),
+    ),
     flag("--allow-commands", "run pipes that wav.scp names"),
     SOURCE_KEYS,
 )
@@ -65,7 +70,9 @@ def _import_data(arguments: Arguments) -> None:
 @EXPORT.command(
     "data",
     option("corpus_dir", "folder with the Lhotse manifests"),
-    option("data_dir", "Kaldi data directory to write"),
+    option(
+        "data_dir", "Kaldi data directory to write, new or empty", type=own_folder()
+    ),
 )
 def _export_data(arguments: Arguments) -> None:
     """Turn manifests into a Kaldi data directory."""
@@ -118,7 +125,7 @@ def _import_system(arguments: Arguments) -> None:
     "system",
     option("system_dir", "results/<name>/gmm/<system>"),
     option("lang_dir", "results/<name>/lang"),
-    option("out_dir", "directory to write, new or empty"),
+    option("out_dir", "directory to write, new or empty", type=own_folder()),
     option("--graph", "decoding graph, HCLG.fst"),
     option("--alignments", "ali.ark of the training data"),
     option("--transforms", "trans.ark of its speakers"),
@@ -184,7 +191,7 @@ def _import_vosk(arguments: Arguments) -> None:
     "vosk",
     option("recipe", "recipe of the experiment, or results/<name>"),
     option("system", "LF-MMI network, or one trained on top of it"),
-    option("out_dir", "model folder to write, new or empty"),
+    option("out_dir", "model folder to write, new or empty", type=own_folder()),
     *RECIPE[1:],
     example="export-kaldi vosk results/mine chain model",
 )

@@ -11,6 +11,7 @@ from latflow.cli.commands import (
     Option,
     option,
     options_of,
+    own_folder,
     read_flags,
 )
 from latflow.errors import UserError
@@ -101,7 +102,11 @@ def _lm_options() -> tuple[Option, ...]:
     "train-lm",
     option("text", "one sentence a line, or a manifest of cuts (.jsonl.gz)"),
     option("dev", "text that learning rate and epoch are chosen on"),
-    option("out_dir", "folder of the model to write"),
+    option(
+        "out_dir",
+        "folder of the model to write",
+        type=own_folder("weights.safetensors", "words.txt"),
+    ),
     option("--lang", "lang directory, whose words are the vocabulary"),
     option("--checkpoints", "folder for checkpoints; OUT_DIR.checkpoints by default"),
     _lm_options,

@@ -71,24 +71,51 @@ _REFUSED |= {errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
-    arguments = _parser().parse_args(argv)
-    log_to_terminal(verbose=arguments.verbose)
+    _open_streams()
     try:
+        arguments = _parser().parse_args(argv)
+        log_to_terminal(verbose=arguments.verbose)
         status = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    except BrokenPipeError:  # `head` has enough; what is left to flush goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `head` has enough
+        _flush_nowhere()
         return 1
     except OSError as error:
         file = error.filename2 or error.filename
+        if file is None and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            _flush_nowhere()
+            sys.stderr.write("error: no space left on the disk of the output\n")
+            return 1
         if file is None or error.errno not in _REFUSED:
             raise
         sys.stderr.write(f"error: {file}: {error.strerror} - name another place\n")
         return 1
+    except UnicodeEncodeError as error:
+        if error.encoding.lower() != (sys.stdout.encoding or "").lower():
+            raise
+        wrong = error.object[error.start : error.end][:20]
+        sys.stderr.write(
+            f"error: the output is {error.encoding}, which has no {wrong!a} - set "
+            "PYTHONUTF8=1, or a locale of UTF-8\n"
+        )
+        return 1
     return status
+
+
+def _flush_nowhere() -> None:
+    """Let what is left to write to standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_streams() -> None:
+    """Have all three standard streams open; those that the caller closed are empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - it stays
+            setattr(sys, name, stream)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,10 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from latflow.cli.commands import Arguments, Group, flag, option
+from latflow.cli.commands import Arguments, Group, flag, option, own_folder
 from latflow.errors import UserError
 
 COMMANDS = Group()
+_MODEL_FOLDER = own_folder("network.yaml", "weights.safetensors")
 
 
 @COMMANDS.command("model-info", option("model", "final.mdl, or a model package"))
@@ -314,7 +315,7 @@ def _priors(arguments: Arguments) -> None:
 @COMMANDS.command(
     "average",
     option("models", "model folders of the same layers", nargs="+"),
-    option("--out", "model folder to write", required=True),
+    option("--out", "model folder to write", required=True, type=_MODEL_FOLDER),
 )
 def _average(arguments: Arguments) -> None:
     """Write a model whose parameters are the mean of several models'."""
@@ -328,7 +329,7 @@ def _average(arguments: Arguments) -> None:
     option(
         "models", "model folders of one tree that read the same features", nargs="+"
     ),
-    option("--out", "model folder to write", required=True),
+    option("--out", "model folder to write", required=True, type=_MODEL_FOLDER),
 )
 def _fuse(arguments: Arguments) -> None:
     """Write a model whose scores are the mean of several models'."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.cli.commands import (
+    PACKAGE_FOLDER,
     RECIPE,
     Arguments,
     Group,
@@ -18,6 +19,7 @@ from latflow.cli.commands import (
     named_experiment,
     option,
     options_of,
+    own_folder,
     read_flags,
     read_recipe,
 )
@@ -99,7 +101,11 @@ def _load_test(arguments: Arguments) -> int:
     "package",
     option("system", "trained system of the recipe"),
     option("--results", "folder of the experiment; results/<experiment> by default"),
-    option("--out", "folder to write; <results>/package/<system> by default"),
+    option(
+        "--out",
+        "folder to write; <results>/package/<system> by default",
+        type=PACKAGE_FOLDER,
+    ),
     flag("--offline", "package a system, too, that cannot be streamed"),
     *RECIPE,
     example="package chain mine.yaml",
@@ -254,8 +260,8 @@ def _transcribe(arguments: Arguments) -> int:
             recordings,
             options=options,
             language=_language(arguments),
-            out_dir=arguments.out and Path(arguments.out),
-            lattices=arguments.lattices and Path(arguments.lattices),
+            out_dir=Path(arguments.out) if arguments.out else None,
+            lattices=Path(arguments.lattices) if arguments.lattices else None,
             threads=arguments.threads,
         )
     bad = sum(isinstance(result, Fault) for result in found)
@@ -355,7 +361,11 @@ def _serve(arguments: Arguments) -> None:
 
 @SERVING.command(
     "triton-repository",
-    option("out", "folder of the repository, replaced as a whole"),
+    option(
+        "out",
+        "folder of the repository, replaced as a whole",
+        type=own_folder("*/config.pbtxt"),
+    ),
     option(
         "packages", "model packages, each maybe with a name: NAME=PACKAGE", nargs="+"
     ),

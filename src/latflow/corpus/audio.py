@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,6 +123,24 @@ def check_rate(rate: int, name: str) -> None:
         raise BadAudio(
             f"audio file {name} has {rate} samples a second",
             f"resample it to between {MIN_RATE} and {MAX_RATE}",
+        )
+
+
+def check_channel(name: str | Path, num_channels: int, channel: int) -> None:
+    """Refuse a channel that a file has not.
+
+    Args:
+        name: of the file.
+        num_channels: that it has.
+        channel: from 1.
+
+    Raises:
+        BadAudio: there is no such channel.
+    """
+    if not 1 <= channel <= num_channels:
+        raise BadAudio(
+            f"audio file {name} has no channel {channel}",
+            f"choose from 1 to {num_channels}",
         )
 
 
@@ -260,11 +279,8 @@ class AudioReader:
             BadAudio: there is no such channel, no sample, a sample that is NaN or
                 infinite, or the file is damaged or cut short.
         """
-        if channel is not None and channel > self.num_channels:
-            raise BadAudio(
-                f"audio file {self._path} has no channel {channel}",
-                f"choose from 1 to {self.num_channels}",
-            )
+        if channel is not None:
+            check_channel(self._path, self.num_channels, channel)
         is_empty = True
         for block in self._blocks():
             is_empty = False
@@ -358,14 +374,16 @@ def _faults(path: str) -> Iterator[None]:
 def _check_size(path: str) -> None:
     """Refuse a file that is not there, or empty."""
     try:
-        size = os.stat(path).st_size
+        found = os.stat(path)
     except ValueError as error:  # a zero byte
         raise BadAudio(f"{path!r} is no path of a file", RESTORE) from error
     except OSError as error:
         raise BadAudio(
             f"audio file {path} {_why_not(error)}", f"{RESTORE}{_archive_hint(path)}"
         ) from error
-    if size == 0:
+    if stat.S_ISDIR(found.st_mode):
+        raise BadAudio(f"audio file {path} is a folder", RESTORE)
+    if found.st_size == 0:
         raise BadAudio(f"audio file {path} is empty (0 bytes)", RESTORE)
 
 

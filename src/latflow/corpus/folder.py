@@ -35,6 +35,7 @@ _TIMES = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\S")
 _HTK_MOST = 10_000  # a millisecond in HTK's unit; nobody counts so far
 _NO_UTF8 = re.compile("[\ud800-\udfff]")  # what stands for bytes that are not
 _RENAME = "rename it, e.g. with convmv"
+_EXPORT = "export it as a TextGrid, subtitles or plain text beside it"
 _ALONE = "put the other one beside it, with the same name, or remove it"
 
 
@@ -75,14 +76,15 @@ def _list_files(
             # Some systems write names with decomposed letters (NFD).
             stem = unicodedata.normalize("NFC", Path(name).stem)
             transcripts.setdefault(stem, {})[suffix] = folder / name
+    others = {Path(n).stem: Path(n).suffix for n in names if not is_audio_name(n)}
     for name in filter(is_audio_name, names):
         path = folder / name
         stem = unicodedata.normalize("NFC", path.stem)
         found = transcripts.pop(stem, {})
         inside = path.relative_to(top)
         if not found and source.transcripts:
-            reason = "audio without a transcript beside it"
-            listing.faults.append(Fault(file_id(inside), reason, str(path), _ALONE))
+            reason, remedy = _why_alone(others.get(path.stem))
+            listing.faults.append(Fault(file_id(inside), reason, str(path), remedy))
             continue
         chosen = next((s for s in source.transcript_suffixes if s in found), None)
         transcript = None if chosen is None else found[chosen]
@@ -101,6 +103,17 @@ def _list_files(
         name = file_id((folder / stem).relative_to(top) / "x").removesuffix("-x")
         reason = "transcript without audio beside it"
         listing.faults.append(Fault(name, reason, str(path), _ALONE))
+
+
+def _why_alone(suffix: str | None) -> tuple[str, str]:
+    """Say why a recording has no transcript, and what to do.
+
+    Args:
+        suffix: of another file beside it that has its name.
+    """
+    if not suffix:
+        return "audio without a transcript beside it", _ALONE
+    return f"beside it is a {suffix} file, not read here", _EXPORT
 
 
 def _parts(

@@ -6,7 +6,8 @@ recording, start, end in seconds, with an optional channel, from 0). Without `se
 each recording is one utterance of the same name. Where a file has several channels,
 and `segments` names none, `reco2file_and_channel` may (recording, file, A or B, or a
 number from 1); without it the first is taken, which the ledger notes. A path that is
-not absolute is relative to the folder of `wav.scp`; commands run where the program
+not absolute is relative to the folder of `wav.scp`, or to the nearest one above where
+the file is (Kaldi's recipes run two above `data/train`); commands run where the program
 runs, as with Kaldi, and once a recording: what they print is kept as a file.
 
 What Lhotse has no field for is kept under the name of its file: `spk2age` becomes
@@ -33,6 +34,7 @@ from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_tables import (
     Table,
     check_field,
+    find_file,
     write_table,
 )
 from latflow.corpus.manifests import read_recordings, read_supervisions, spools
@@ -146,8 +148,7 @@ class KaldiDir:
             return AudioSource("command", [0], entry[:-1].strip())
         if not entry:
             raise BadAudio("wav.scp names no audio file", "add its path")
-        path = os.path.normpath(self.folder / entry)
-        return AudioSource("file", [0], path)
+        return AudioSource("file", [0], find_file(self.folder, entry))
 
     def recording_jobs(
         self, audio: AudioFolder, *, verify: bool

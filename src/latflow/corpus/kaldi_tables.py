@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, decode_line, open_text, require_file
+
+_ABOVE = 4  # folders above a table that its paths may be relative to
 
 
 def check_field(value: str, file: str | Path, what: str) -> str:
@@ -98,6 +101,23 @@ class Table:
     def close(self) -> None:
         """Close the file."""
         self._stack.close()
+
+
+def find_file(folder: Path, entry: str) -> str:
+    """Return the path of a file that a table names.
+
+    One that is not absolute is relative to the table's folder, or to the nearest folder
+    above it where the file is: Kaldi's recipes run two above `data/train`.
+
+    Args:
+        folder: of the table.
+        entry: what it says.
+    """
+    path = os.path.normpath(folder / entry)
+    if os.path.exists(path):
+        return path
+    above = (os.path.normpath(parent / entry) for parent in folder.parents[:_ABOVE])
+    return next(filter(os.path.exists, above), path)
 
 
 def write_table(path: str | Path, rows: Iterable[tuple[str, str]]) -> None:

@@ -125,7 +125,8 @@ class KaldiSource(GivenSource):
 
     type: Literal["kaldi"] = "kaldi"
     path: Text
-    """Folder that holds wav.scp; paths in wav.scp are relative to it."""
+    """Folder that holds wav.scp; paths in wav.scp are relative to it, or to the nearest
+    folder above it where the file is, as Kaldi's recipes have them."""
     allow_commands: bool = False
     """Run the entries of wav.scp that end in `|` (they can do anything that you can),
     once each; what they print is written to `audio/`."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from lhotse import AudioSource, MonoCut, SupervisionSegment
 
@@ -24,7 +23,13 @@ from latflow.align.export import export_alignments
 from latflow.align.forms import ExportFormat
 from latflow.align.options import ExportOptions
 from latflow.align.timing import AlignedSet, AlignedUtterance, PhoneTimes, Timer
-from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.audio import (
+    SILENT_BELOW,
+    BadAudio,
+    check_channel,
+    examine,
+    probe,
+)
 from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, text_of
@@ -86,16 +91,18 @@ class RecordingAligner:
         """Words that have a pronunciation."""
         return frozenset(self._lang.lexicon) - {self._lang.oov_word}
 
-    def align(self, audio: Path, text: str) -> AlignedUtterance:
+    def align(self, audio: Path, text: str, channel: int = 1) -> AlignedUtterance:
         """Find the words and phones of a recording.
 
         Args:
-            audio: the file; its first channel is taken.
+            audio: the file.
             text: what is said.
+            channel: of the file, from 1.
 
         Raises:
-            UserError: a word has no pronunciation, the file is damaged, or the text
-                does not fit the audio.
+            UserError: a word has no pronunciation, the file is damaged or has no such
+                channel, it is silent and another one is not, or the text does not fit
+                the audio.
         """
         rules = TextRules(tokenizer=self._tokenizer)
         words = WordForms(self.words, rules).words(text)
@@ -107,7 +114,7 @@ class RecordingAligner:
             )
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             folder = Path(scratch)
-            cut = _cut_of(audio, " ".join(words))
+            cut = _cut_of(audio, " ".join(words), channel)
             with ManifestWriter(folder / "cuts.jsonl.gz") as manifest:
                 manifest.write(cut)
             with _naming(audio, "its text", folder):
@@ -238,22 +245,31 @@ def _naming(audio: Path, text: object, folder: Path) -> Iterator[None]:
         raise UserError(what, file=audio, remedy=remedy) from None
 
 
-def _cut_of(audio: Path, text: str) -> MonoCut:
-    """Return a recording with its text.
+def _cut_of(audio: Path, text: str, channel: int) -> MonoCut:
+    """Return a channel of a recording, with its text.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged, or nothing is said on this channel.
     """
     name = audio.stem
+    source = AudioSource("file", [0], str(audio))
     try:
-        found = probe(name, AudioSource("file", [0], str(audio)), verify=False)
+        recording, _ = probe(name, source, verify=False)
+        check_channel(audio, recording.num_channels, channel)
+        if recording.num_channels > 1:
+            levels = examine(source, verify=True).levels
+            if levels[channel - 1] <= max(levels) * SILENT_BELOW:
+                raise BadAudio(
+                    f"channel {channel} is silent",
+                    f"name the one that speaks, from 1 to {len(levels)}",
+                )
     except BadAudio as fault:
         raise UserError(fault.reason, file=audio, remedy=fault.remedy) from None
-    cut = cast("MonoCut", found.recording.to_cut())
-    said = SupervisionSegment(name, name, 0.0, cut.duration, text=text, speaker=name)
-    cut.id, cut.supervisions = name, [said]
-    cut.channel = 0
-    return cut
+    duration = recording.duration
+    said = SupervisionSegment(name, name, 0.0, duration, text=text, speaker=name)
+    said.channel = channel - 1
+    # Not `to_cut`, which takes all channels of the file.
+    return MonoCut(name, 0.0, duration, channel - 1, [said], recording=recording)
 
 
 def _check_files(audio: Path, text: Path) -> None:

@@ -10,6 +10,7 @@ It is made of what the commands are made of; see docs/python.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +36,10 @@ from latflow.serving.recording import Recording
 from latflow.serving.session import Session
 from latflow.serving.transcribe import Fault, transcriptions
 
+_AUDIO = "audio is named by its file"
+_TEXT = "give its words as one str, with blanks between them"
+_TEXTS = "give a dict: the id of each utterance, and its words as one str"
+
 
 def load(
     path: str | Path, *, device: str = "cpu", trust_code: bool = False
@@ -43,9 +48,10 @@ def load(
 
     One that only aligns is loaded, too.
     """
-    if read_info(path).lmwt is None:
-        return Recognizer(GmmPackage.load(path, trust_code=trust_code))
-    return Recognizer(Model.load(path, device=device, trust_code=trust_code))
+    folder = _path(path, "a package is named by its folder")
+    if read_info(folder).lmwt is None:
+        return Recognizer(GmmPackage.load(folder, trust_code=trust_code))
+    return Recognizer(Model.load(folder, device=device, trust_code=trust_code))
 
 
 class Recognizer:
@@ -87,7 +93,9 @@ class Recognizer:
         own = {k: v for k, v in options.items() if k in LanguageOptions.model_fields}
         others = {key: value for key, value in options.items() if key not in own}
         given = read_options(TranscribeOptions, others)
-        path = Path(audio)
+        path = _path(audio, _AUDIO)
+        if not isinstance(threads, int) or threads < 1:
+            raise UserError(f"threads: {threads!r}", remedy="give a number from 1 on")
         recordings = [Recording(path, path.stem)]
         (result,) = transcriptions(
             self.model,
@@ -112,32 +120,44 @@ class Recognizer:
         return Session(self.model, read_options(SessionOptions, options))
 
     def align(
-        self, audio: str | Path, text: str, *, lexicon: str | Path | None = None
+        self,
+        audio: str | Path,
+        text: str,
+        *,
+        lexicon: str | Path | None = None,
+        channel: int = 1,
     ) -> AlignedUtterance:
         """Find the times of the words and phones of a recording.
 
         Args:
-            audio: the file; its first channel is taken.
+            audio: the file.
             text: what is said.
             lexicon: of its words, with the phones of the package; None for that of the
                 package.
+            channel: of the file, from 1.
 
         Returns:
             Words with their phones, silences between them. Times are those of frames,
             or as the package has learnt to set them.
 
         Raises:
-            UserError: a word has no pronunciation, the file is damaged, the text does
-                not fit the audio, or the package was trained by CTC.
+            UserError: a word has no pronunciation, the file is damaged, the channel is
+                silent and another one is not, the text does not fit the audio, or the
+                package was trained by CTC.
         """
         package = self._package
-        path = Path(lexicon or package.folder / "lang/lexiconp.txt")
+        recording = _path(audio, _AUDIO)
+        if not isinstance(text, str):
+            raise UserError(f"the text is a {_kind(text)}", remedy=_TEXT)
+        path = package.folder / "lang/lexiconp.txt"
+        if lexicon is not None:
+            path = _path(lexicon, "a lexicon is named by its file")
         if path not in self._aligners:
             refuse_ctc(package.info, package.folder)
             if isinstance(package, Model) and package.info.kind == "gmm":
                 package = GmmPackage.load(package.folder, trust_code=True)  # it was
             self._aligners[path] = RecordingAligner(package, path)
-        return self._aligners[path].align(Path(audio), text)
+        return self._aligners[path].align(recording, text, channel)
 
 
 def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
@@ -152,15 +172,56 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
         `del_`, `sub`, `errors`.
 
     Raises:
-        UserError: a hypothesis has no reference.
+        UserError: a hypothesis has no reference, or these are no texts by utterance.
     """
     from latflow.scoring.results import score_utterances, totals
 
+    words = _words(references, "references")
     return totals(
         score_utterances(
-            {name: text.split() for name, text in references.items()},
-            {name: text.split() for name, text in hypotheses.items()},
-            dict.fromkeys(references, ""),
+            words,
+            _words(hypotheses, "hypotheses"),
+            dict.fromkeys(words, ""),
             options=ComparisonOptions(),
         )
     )
+
+
+def _path(given: Any, named: str) -> Path:
+    """Return a path, however it is told.
+
+    Args:
+        given: text, bytes or a path.
+        named: how it is to be named, for the message.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if not isinstance(given, str | bytes | os.PathLike):
+        raise UserError(f"{named}, not a {_kind(given)}", remedy="give its path")
+    return Path(os.fsdecode(given))
+
+
+def _words(texts: Any, which: str) -> dict[str, list[str]]:
+    """Return the words of each text.
+
+    Raises:
+        UserError: these are no texts by utterance.
+    """
+    if not hasattr(texts, "items"):
+        raise UserError(f"the {which} are a {_kind(texts)}", remedy=_TEXTS)
+    found: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise UserError(
+                f"one of the {which} is a {_kind(text)}",
+                utterance=str(name),
+                remedy=_TEXTS,
+            )
+        found[name] = text.split()
+    return found
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, for messages."""
+    return type(value).__name__

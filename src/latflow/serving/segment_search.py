@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from latflow.errors import UserError
 from latflow.serving.acoustics import ChunkCutter
 from latflow.serving.features import Adaptation
 from latflow.serving.package import Model
+
+_SAMPLES = "give one channel of int16, or of float in [-1, 1]"
+_BYTES = "np.frombuffer(data, np.int16) makes samples of 16-bit PCM"
+
+
+def one_channel(samples: Any) -> np.ndarray:
+    """Return samples as float32[L], full scale at 1.
+
+    Args:
+        samples: an array, a tensor or numbers, [L], [L, 1] or [1, L]: int16, or float
+            in [-1, 1].
+
+    Raises:
+        UserError: they are of several channels or of another type, or not finite.
+    """
+    if isinstance(samples, bytes | bytearray):
+        raise UserError("bytes are no samples", remedy=_BYTES)
+    if hasattr(samples, "detach"):  # a tensor, maybe on a device, maybe of a training
+        samples = samples.detach().cpu()
+    try:
+        wave = np.asarray(samples)
+    except ValueError:  # lists of several lengths
+        raise UserError("samples of several lengths", remedy=_SAMPLES) from None
+    if wave.ndim == 2 and 1 in wave.shape:
+        wave = wave.reshape(-1)
+    if wave.ndim != 1:
+        raise UserError(f"samples of shape {wave.shape}", remedy=_SAMPLES)
+    is_int16 = wave.dtype.kind == "i" and wave.dtype.itemsize == 2  # any byte order
+    if not is_int16 and wave.dtype.kind != "f":
+        # Other integers have other scales, which nothing tells.
+        raise UserError(f"samples of type {wave.dtype}", remedy=_SAMPLES)
+    wave = np.ascontiguousarray(wave, np.float32)
+    if is_int16:
+        return wave / np.float32(32768)
+    if not np.isfinite(wave).all():
+        raise UserError("audio with samples that are not finite numbers")
+    return wave
 
 
 class Samples:

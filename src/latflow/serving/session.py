@@ -28,6 +28,7 @@ Source: Kaldi `online2bin/online2-wav-nnet3-latgen-faster.cc`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from types import TracebackType
 
@@ -54,9 +55,13 @@ from latflow.serving.results import (
     Partial,
     Segment,
 )
-from latflow.serving.segment_search import Samples, SegmentSearch
+from latflow.serving.segment_search import Samples, SegmentSearch, one_channel
 from latflow.serving.segmentation import SpeechGate, Stretch
 from latflow.serving.session_search import favoured
+
+_log = logging.getLogger(__name__)
+# Times full scale, beyond which floats are of another scale, not loud.
+_NO_FLOAT = 64.0
 
 
 class Session:
@@ -89,6 +94,7 @@ class Session:
         model, warnings = model.for_session(self._options.part(LanguageOptions))
         self._model = model
         self._name = name
+        self._is_beyond = False
         self._rate = self._options.sample_rate or model.sample_rate
         self.warnings = list(warnings)
         if self._rate < model.sample_rate:
@@ -128,10 +134,11 @@ class Session:
         """Take the next samples; return what has come of them.
 
         Args:
-            samples: [L], int16, or float in [-1, 1].
+            samples: [L], int16, or float in [-1, 1]; [L, 1] and [1, L] are one channel,
+                too.
 
         Raises:
-            UserError: a sample is not finite.
+            UserError: they are of several channels, of another type, or not finite.
         """
         self.feed(samples)
         return self._work()
@@ -158,12 +165,14 @@ class Session:
         """Take the next samples, see `accept`; features are computed as needed."""
         if self._has_ended:
             raise RuntimeError("the audio of this session has ended")
-        wave = np.asarray(samples)
-        if wave.dtype == np.int16:
-            wave = wave.astype(np.float32) / np.float32(32768)
-        wave = np.ascontiguousarray(wave, np.float32)
-        if not np.isfinite(wave).all():
-            raise UserError("audio with samples that are not finite numbers")
+        wave = one_channel(samples)
+        if not self._is_beyond and np.abs(wave).max(initial=0.0) > _NO_FLOAT:
+            self._is_beyond = True
+            _log.warning(
+                "%s: float samples far beyond full scale, which is 1: divide those of "
+                "16 bits by 32768, or give them as int16",
+                self._name,
+            )
         self._num_samples_in += len(wave)
         self._audio.add(self._resampler.accept(wave))
         if self._gate is not None:

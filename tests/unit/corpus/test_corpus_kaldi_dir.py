@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -51,6 +52,24 @@ def refused(data, tmp_path, match, **options):
     assert caught.value.remedy
     assert set(tmp_path.iterdir()) == before
     return caught.value
+
+
+def test_paths_may_be_relative_to_where_the_recipe_runs(data, tmp_path):
+    """As in Kaldi's recipes, whose `data/train/wav.scp` is read two folders above."""
+    recipe = tmp_path / "s5"
+    train = recipe / "data/train"
+    train.mkdir(parents=True)
+    (data / "audio").rename(recipe / "audio")
+    (recipe / "data/audio").mkdir()
+    shutil.copy(recipe / "audio/a-2.flac", recipe / "data/audio/a-1.flac")  # nearer
+    for table in ("wav.scp", "text", "utt2spk"):
+        (data / table).rename(train / table)
+    import_kaldi_dir(train, tmp_path / "out")
+    found = {name: cut.duration for name, cut in cuts_of(tmp_path / "out").items()}
+    assert found == {"a-1": 2.0, "a-2": 2.0, "b-1": 3.0}
+    (recipe / "audio/b-1.flac").unlink()
+    fault = refused(train, tmp_path, "does not exist", checks=GivenSource())
+    assert "data/train/audio/b-1.flac" in str(fault)
 
 
 def test_import_gives_one_cut_an_utterance(data, tmp_path):

@@ -67,6 +67,13 @@ def test_transcripts_beside_audio_become_utterances(folder, tmp_path):
     }
 
 
+def test_forms_that_are_not_read_are_named(folder, tmp_path):
+    (folder / "bob/alone.eaf").write_text("<ANNOTATION_DOCUMENT/>")
+    source = FolderSource(path=str(folder))
+    _, _, skipped = prepared(source, tmp_path)
+    assert skipped["bob-alone"] == "beside it is a .eaf file, not read here"
+
+
 def test_first_stray_stops_where_nothing_may_be_skipped(folder, tmp_path):
     source = FolderSource(path=str(folder), on_bad_utterance="fail")
     with pytest.raises(UserError, match=r"alone\.wav: bob-alone: audio without"):

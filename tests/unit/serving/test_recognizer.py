@@ -1,10 +1,12 @@
 """A package in Python does what docs/python.md says, with its very code."""
 
+import os
 import re
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 import latflow
 from latflow.align.boundary_model import CONTEXT, BoundaryModel
@@ -87,6 +89,100 @@ def test_refusals(recognizer, spoken, tmp_path):
         latflow.score({"a": "one"}, {"b": "one"})
     with pytest.raises(AttributeError, match="teapot"):
         latflow.teapot  # noqa: B018
+
+
+def heard(recognizer, rate, samples):
+    with recognizer.stream(sample_rate=rate) as stream:
+        return [*stream.accept(samples), *stream.finish()][-1].segment.best.text
+
+
+def test_samples_of_one_channel_in_any_form(recognizer, spoken):
+    samples, rate = soundfile.read(spoken[0], dtype="int16")
+    floats = samples / 32768
+    forms = (
+        *(floats, floats.astype(np.float32), floats.tolist()),
+        *(samples.astype(">i2"), samples[:, None], floats[None]),
+        *(torch.tensor(samples), torch.tensor(floats, requires_grad=True)),
+    )
+    for form in forms:
+        assert heard(recognizer, np.int64(rate), form) == spoken[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda s: s.astype(np.int32), "samples of type int32 - give one channel of"),
+        (lambda s: s.tolist(), "samples of type int64"),
+        (lambda s: (s >> 8).astype(np.uint8), "samples of type uint8"),
+        (lambda s: s.tobytes(), r"bytes are no samples - np.frombuffer\(data"),
+        (lambda s: np.stack([s, s], axis=1), r"samples of shape \(\d+, 2\)"),
+        (lambda s: np.stack([s, s]), r"samples of shape \(2, \d+\)"),
+        (lambda s: s[0], r"samples of shape \(\)"),
+        (lambda s: "a.wav", r"samples of shape \(\)"),
+        (lambda s: [[0.0], [0.0, 0.1]], "samples of several lengths"),
+    ],
+)
+def test_samples_that_would_be_noise_are_refused(recognizer, spoken, make, said):
+    samples, rate = soundfile.read(spoken[0], dtype="int16")
+    with (
+        recognizer.stream(sample_rate=rate) as stream,
+        pytest.raises(UserError, match=said),
+    ):
+        stream.accept(make(samples))
+
+
+def test_floats_of_another_scale_are_told_once(recognizer, spoken, caplog):
+    samples, rate = soundfile.read(spoken[0], dtype="int16")
+    heard(recognizer, rate, samples / 32768 * 4)  # loud, as it may be
+    assert not caplog.records
+    with recognizer.stream(sample_rate=rate) as stream:
+        for _ in range(2):
+            stream.accept(samples.astype(np.float32))
+    assert [r.message.partition(" which")[0] for r in caplog.records] == [
+        "audio: float samples far beyond full scale,"
+    ]
+
+
+def test_a_channel_of_several_is_aligned(recognizer, spoken, tmp_path):
+    samples, rate = soundfile.read(spoken[0])
+    stereo = tmp_path / "call.wav"
+    soundfile.write(stereo, np.stack([samples * 0, samples], axis=1), rate)
+    alone = recognizer.align(spoken[0], spoken[1])
+    assert recognizer.align(stereo, spoken[1], channel=2).words == alone.words
+    for channel, said in ((1, "channel 1 is silent"), (3, "has no channel 3")):
+        with pytest.raises(UserError, match=said):
+            recognizer.align(stereo, spoken[1], channel=channel)
+
+
+def test_paths_in_any_form(recognizer, spoken, package):
+    assert latflow.load(os.fsencode(package)).transcribe(spoken[0])
+    assert recognizer.transcribe(os.fsencode(spoken[0])).text == spoken[1]
+    assert recognizer.align(str(spoken[0]), spoken[1]).words
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda r, a: latflow.load(None), "named by its folder, not a NoneType"),
+        (lambda r, a: r.transcribe(np.zeros(9)), "named by its file, not a ndarray"),
+        (lambda r, a: r.transcribe([a]), "named by its file, not a list"),
+        (lambda r, a: r.transcribe(a.parent), "is a folder"),
+        (lambda r, a: r.transcribe(a, threads=0), "threads: 0"),
+        (lambda r, a: r.transcribe(a, threads="2"), "threads: '2'"),
+        (lambda r, a: r.align(a, ["ONE"]), "the text is a list"),
+        (lambda r, a: r.align(a, "ONE", lexicon={}), "by its file, not a dict"),
+        (lambda r, a: latflow.score("a b", "a"), "the references are a str"),
+        (lambda r, a: latflow.score({"a": ["b"]}, {}), "a: one of the references is"),
+        (lambda r, a: latflow.score({"a": "b"}, {"a": None}), "hypotheses is a None"),
+    ],
+)
+def test_what_is_no_path_or_text_is_one_line(recognizer, spoken, call, said):
+    with pytest.raises(UserError, match=said):
+        call(recognizer, spoken[0])
+
+
+def test_what_is_imported_late_is_listed():
+    assert {"load", "score"} <= set(dir(latflow))
 
 
 @pytest.mark.slow
