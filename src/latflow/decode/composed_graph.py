@@ -149,7 +149,9 @@ class ComposedGraph:
             labels[is_end] = last
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
         self._label_of, self._last, self._num_known = label_of, last, num_known
-        self._classes: dict[tuple[tuple[int, ...], ...], ComposedLm] = {}
+        self._classes: dict[
+            tuple[tuple[int, ...], ...], tuple[ComposedLm, dict[tuple[int, ...], int]]
+        ] = {}
         if parts.model is not None:
             starts = hcl.next_state[labels == last]
             reachable = _reachable(hcl, labels, last)
@@ -218,8 +220,7 @@ class ComposedGraph:
             graph._start = self._start[0], own.grammar.start
         elif own.words:
             kinds = sorted({word.like for word in own.words})
-            composed = self._with_classes(tuple(kinds))
-            labels = {like: self._last + 1 + n for n, like in enumerate(kinds)}
+            composed, labels = self._with_classes(tuple(kinds))
         graph._parts = self._parts._replace(
             lm=composed.lm, sums=composed.sums, any_word=composed.any_word
         )
@@ -267,22 +268,31 @@ class ComposedGraph:
         label = int(self._label_of[word]) if word < len(self._label_of) else NOTHING
         return label != NOTHING and find_arc(lm, empty_history(lm), label) >= 0
 
-    def _with_classes(self, kinds: tuple[tuple[int, ...], ...]) -> ComposedLm:
-        """Return G with classes of words, each like some that it has."""
+    def _with_classes(
+        self, kinds: tuple[tuple[int, ...], ...]
+    ) -> tuple[ComposedLm, dict[tuple[int, ...], int]]:
+        """Return G with classes of words, each like some that it has, and their labels.
+
+        What is like one word alone needs no class: it has the n-grams of that word.
+        """
         if kinds not in self._classes:
             lm, root = self._lm.lm, empty_history(self._lm.lm)
             listed = lm.label[lm.arc_begin[root] : lm.arc_begin[root + 1]]
+            labels: dict[tuple[int, ...], int] = {}
             for label, like in enumerate(kinds, start=self._last + 1):
-                labels = self._label_of[list(like)] if like else range(self._num_known)
-                members = np.intersect1d(labels, listed).astype(np.int32)
+                known = self._label_of[list(like)] if like else range(self._num_known)
+                members = np.intersect1d(known, listed).astype(np.int32)
                 if not len(members):
                     raise UserError(
                         "the language model has none of the words that new words are "
                         "like",
                         remedy="name a word that it has",
                     )
-                lm = with_class(lm, members, label)
-            self._classes[kinds] = with_sums(lm)
+                labels[like] = int(members[0]) if len(members) == 1 else label
+                if len(members) > 1:
+                    lm = with_class(lm, members, label)
+            composed = self._lm if lm is self._lm.lm else with_sums(lm)
+            self._classes[kinds] = composed, labels
             while len(self._classes) > _MOST_CLASSES:
                 self._classes.pop(next(iter(self._classes)))
         return self._classes[kinds]

@@ -20,7 +20,9 @@ from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
+from latflow.lang.grammar import grammar_graph
 from latflow.lang.lexicon import Pronunciation
+from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.lattice.best_path import Scales, best_paths
@@ -106,7 +108,8 @@ def systems(request, tmp_path_factory):
 
     def compose(lang, grammar):
         """Return the decoder of a grammar, composed by its definition."""
-        return LatticeDecoder(parts(lang, grammar), model.pdf, **NO_BEAM)
+        own = replace(parts(lang, grammar), model=model)
+        return LatticeDecoder(own, model.pdf, **NO_BEAM)
 
     return (whole, compose), model.num_pdfs, (lang, decoder, hmms)
 
@@ -217,6 +220,36 @@ def test_added_words_stand_where_words_like_them_do(systems, like):
     added = with_words(system, NEW, like=like)
     found = compare((whole, compose(whole, expected)), added, num_pdfs)
     assert len(set(NEW) & found) >= 3
+
+
+def trigrams(lang):
+    """G of sentences of known words, drawn at random."""
+    rng = np.random.default_rng(3)
+    sentences = [rng.choice([*KNOWN], rng.integers(1, 6)).tolist() for _ in range(60)]
+    return grammar_graph(estimate(sentences, 3, vocabulary=KNOWN), lang.word_ids)
+
+
+def with_word_beside(lang, plain, new, known):
+    """G where a word has all n-grams of another one."""
+    word, number = lang.word_ids[known], lang.word_ids[new]
+    own = plain.arcs[plain.olabel == word].copy()
+    own["ilabel"] = own["olabel"] = number
+    source = np.append(plain.sources(), plain.sources()[plain.olabel == word])
+    arcs = np.append(plain.arcs, own)
+    return Graph.from_arc_list(plain.start, source, arcs, plain.final)
+
+
+def test_a_word_that_is_like_one_alone_has_its_n_grams(systems):
+    (whole, compose), num_pdfs, (lang, _, hmms) = systems
+    expected = trigrams(whole)
+    for new, known in (("dab", "ab"), ("bcd", "d"), ("dac", "ab")):
+        expected = with_word_beside(whole, expected, new, known)
+    reference = whole, compose(whole, expected)
+    decoder = compose(lang, trigrams(lang))
+    words = {new: NEW[new] for new in ("dab", "bcd", "dac")}
+    like = {"dab": ("ab",), "bcd": ("d",), "dac": ("ab",)}
+    added = with_words((lang, decoder, hmms), words, like=like)
+    assert len(set(NEW) & compare(reference, added, num_pdfs)) >= 2
 
 
 def test_another_grammar_is_as_if_it_had_been_there_before(systems):
