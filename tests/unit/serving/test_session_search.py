@@ -27,7 +27,7 @@ from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.lang.completion import train_model
 from latflow.lang.directory import Lang
-from latflow.lang.grammar import grammar_graph
+from latflow.lang.grammar import UNKNOWN_WORD, grammar_graph
 from latflow.lang.lexicon import read_entry
 from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
@@ -418,21 +418,28 @@ def test_words_stand_where_the_language_model_expects_unknown_ones(
 ):
     word, model, _ = lacking
     lang = model.lang
-    ngrams = estimate(
-        [text.split() for text in digits.texts.values()],
-        2,
-        vocabulary=sorted(set(lang.speech_words) - {word, lang.oov_word}),
-        unknown_word=lang.oov_word,
-    )
-    grammar = grammar_graph(ngrams, lang.word_ids)
-    grammar.to_fst().write(str(tmp_path / "G.fst"))
-    make_graph(
-        *(digits.root / "lang", tmp_path / "G.fst", digits.root / "gmm/mono"),
-        tmp_path / "HCLG.fst",
-        options=GraphOptions(),
-        composition="lookahead",
-    )
-    folder = digits.package(tmp_path / "own", files={"graph": tmp_path / "HCLG.fst"})
+
+    def package(name, unknown):
+        """A package whose G has a word for unknown words, by its label there."""
+        ngrams = estimate(
+            [text.split() for text in digits.texts.values()],
+            2,
+            vocabulary=sorted(set(lang.speech_words) - {word, lang.oov_word}),
+            unknown_word="<unknown>",
+        )
+        grammar = grammar_graph(ngrams, {**lang.word_ids, "<unknown>": unknown})
+        folder = tmp_path / name
+        folder.mkdir()
+        grammar.to_fst().write(str(folder / "G.fst"))
+        make_graph(
+            *(digits.root / "lang", folder / "G.fst", digits.root / "gmm/mono"),
+            folder / "HCLG.fst",
+            options=GraphOptions(),
+            composition="lookahead",
+        )
+        files = {"graph": folder / "HCLG.fst"}
+        return Model.load(digits.package(folder / "own", files=files))
+
     likes = []
 
     def noted(lang, entries, *, boost, like):
@@ -442,11 +449,13 @@ def test_words_stand_where_the_language_model_expects_unknown_ones(
     monkeypatch.setattr(session_search, "pronounced", noted)
     one = next(other for other in digits_of(digits) if other != word)
     lines = "new N UW", "other W AH N", f"{one} W AH N"
-    for package in (Model.load(folder), model):
-        with_words(package, *lines, words_like=(f"new={one}",))
+    recognized, hidden = package("one", lang.oov_id), package("two", UNKNOWN_WORD)
+    for each in (recognized, hidden, model):
+        with_words(each, *lines, words_like=(f"new={one}",))
     known = (lang.word_ids[one],)
     assert likes == [
-        {"new": known, "other": usual, one: known} for usual in ((lang.oov_id,), ())
+        {"new": known, "other": usual, one: known}
+        for usual in ((lang.oov_id,), (UNKNOWN_WORD,), ())
     ]
 
 
