@@ -66,11 +66,14 @@ class SessionSearch:
         lang: with the words that the session adds.
         decoder: of them.
         warnings: about words and phrases that are left out, a sentence each.
+        added: ids of words that the lexicon lacks, where the language model is the
+            package's.
     """
 
     lang: Lang
     decoder: LatticeDecoder
     warnings: tuple[str, ...] = ()
+    added: tuple[int, ...] = ()
 
 
 class SessionSearches:
@@ -157,7 +160,11 @@ class SessionSearches:
         boost = options.word_boost if grammar is None else 0.0
         words = pronounced(lang, entries, boost=boost, like=like)
         own = SessionParts(words, grammar, phrases)
-        return SessionSearch(lang, decoder.with_parts(own, hmms), tuple(warnings))
+        names = {e.word for e in entries if not self._lang.is_known(e.word)}
+        added = [lang.word_ids[name] for name in names if grammar is None]
+        return SessionSearch(
+            lang, decoder.with_parts(own, hmms), tuple(warnings), tuple(sorted(added))
+        )
 
     def _entries(
         self, options: LanguageOptions, warnings: list[str]

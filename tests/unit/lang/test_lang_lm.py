@@ -91,7 +91,10 @@ def test_unknown_words_stand_beside_a_model_for_searches_that_get_words(
     assert UNKNOWN_WORD not in labels[0]
     assert (labels[1] == UNKNOWN_WORD).sum() == sum(g[-1] == "U" for g in unknown)
     # A text without any leaves the model as it is; so does a name for them.
-    for settings in ({**options, "unknown_word": "U"}, {**options, "vocabulary": "text"}):
+    for settings in (
+        {**options, "unknown_word": "U"},
+        {**options, "vocabulary": "text"},
+    ):
         assert table(make(settings, adds_words=True)) == table(make(settings))
 
 

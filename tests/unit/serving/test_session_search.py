@@ -31,6 +31,8 @@ from latflow.lang.grammar import UNKNOWN_WORD, grammar_graph
 from latflow.lang.lexicon import read_entry
 from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
+from latflow.lattice.best_path import best_paths
+from latflow.lattice.lattice import Lattice
 from latflow.serving import session_search
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
@@ -122,6 +124,32 @@ def test_partials_of_a_session_have_its_words_and_others_have_not(lacking, digit
     assert "NEW" in partial
     assert "NEW" in final
     assert "NEW" not in plain_partial + plain
+
+
+def test_added_words_stay_in_final_results_where_they_are_sure(lacking):
+    word, model, _ = lacking
+    own = next(one for one in model.lang.speech_words if one != word)
+    lines = entry_of(word, "NEW"), entry_of(word, own)
+    added = with_words(model, *lines)
+    grammar = with_words(model, *lines, grammar='["NEW"]')
+    new, known = added.lang.word_ids["NEW"], model.lang.word_ids[own]
+
+    def best(model, first):
+        """Words of the best of two paths, which is not much better."""
+        other = model.lang.word_ids[model.lang.speech_words[-1]]
+        lm_scale = model.scales.lm_scale
+        lattice = Lattice.from_arcs(
+            np.array([(0, 1, 1, first), (0, 2, 1, other)], np.int32),
+            np.array([(0.0, 0.0), (0.5 / lm_scale, 0.0)], "f4"),
+            np.array([(np.inf, np.inf), (0.0, 0.0), (0.0, 0.0)], "f4"),
+        )
+        path = best_paths(model.rescore(lattice), [model.scales])[0]
+        return path.words.tolist() == [first]
+
+    assert not best(added, new)
+    assert best(added, known)
+    assert best(grammar, new)
+    assert best(model, known)
 
 
 def test_sessions_with_the_same_words_share_what_they_compose(lacking):
