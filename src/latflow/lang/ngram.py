@@ -169,8 +169,8 @@ def with_unknown_words(known: NgramModel, whole: NgramModel) -> NgramModel:
             log_prob[~is_open] = own.log_prob
         if backoff is not None:
             backoff = backoff.copy()
-            has_own = own is not None and own.log_backoff is not None
-            backoff[~is_open] = own.log_backoff if has_own else np.nan
+            weights = None if own is None else own.log_backoff
+            backoff[~is_open] = np.nan if weights is None else weights
         levels.append(Level(level.prefix, level.word, log_prob, backoff))
     return NgramModel(whole.words, levels)
 

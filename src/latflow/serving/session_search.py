@@ -66,8 +66,7 @@ class SessionSearch:
         lang: with the words that the session adds.
         decoder: of them.
         warnings: about words and phrases that are left out, a sentence each.
-        added: ids of words that the lexicon lacks, where the language model is the
-            package's.
+        added: ids of words that the package's language model lacks, where it is used.
     """
 
     lang: Lang
@@ -160,10 +159,10 @@ class SessionSearches:
         boost = options.word_boost if grammar is None else 0.0
         words = pronounced(lang, entries, boost=boost, like=like)
         own = SessionParts(words, grammar, phrases)
-        names = {e.word for e in entries if not self._lang.is_known(e.word)}
-        added = [lang.word_ids[name] for name in names if grammar is None]
+        own_ids = {word.word for word in words if word.like != (word.word,)}
+        added = sorted(own_ids if grammar is None else ())
         return SessionSearch(
-            lang, decoder.with_parts(own, hmms), tuple(warnings), tuple(sorted(added))
+            lang, decoder.with_parts(own, hmms), tuple(warnings), tuple(added)
         )
 
     def _entries(
