@@ -181,6 +181,13 @@ def test_packages_that_words_can_be_added_to_have_a_g2p_model():
         planned("mono", g2p=True, offline=True)
 
 
+def test_words_are_added_where_graphs_are_composed():
+    given = config()
+    for composition in ("static", "lookahead"):
+        given["decode"]["composition"] = composition
+        assert Recipe.from_config(given).adds_words == (composition == "lookahead")
+
+
 def test_a_neural_language_model_cannot_be_packaged():
     recipe = config(systems=["mpe"], rescore="lstm")
     lm = {"type": "neural", "path": "text.txt"}

@@ -140,6 +140,7 @@ rule make_lm:
         runtime=per_attempt(60),
     params:
         options=lambda wildcards: recipe.language.models[wildcards.lm].options.values(),
+        adds_words=lambda wildcards: wildcards.lm == "lm" and recipe.adds_words,
         stage=stage("latflow.lang.prepare.make_lm"),
     message:
         "Estimate or fetch the language model {wildcards.lm}"
@@ -227,6 +228,7 @@ rule make_grammar:
         mem_mb=per_attempt(8000),
         runtime=per_attempt(20),
     params:
+        adds_words=recipe.adds_words,
         stage=stage("latflow.lang.prepare.make_grammar"),
     message:
         "Turn the language model into the grammar acceptor G"

@@ -213,7 +213,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
         "--words",
         "words to add, as a lexicon; without phones where the package has a G2P model",
     ),
-    option("--word-boost", "discount on the cost of each of these words", -2.0),
+    option("--word-boost", "discount on the cost of each of these words", -1.0),
     option("--words-like", "words that they are like", [], nargs="+", metavar="WORD"),
     option("--phrases", "file of phrases to favour, one a line"),
     option("--phrase-boost", "discount on each word of these phrases", 4.0),

@@ -32,6 +32,7 @@ from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.grammar import UNKNOWN_WORD
 from latflow.lang.lm_arrays import LmArrays, find_arc
 from latflow.lang.phrases import phrase_model
 from latflow.lang.word_class import empty_history, rare_words, with_class
@@ -148,8 +149,16 @@ class ComposedGraph:
         if parts.sentence_end:
             labels[is_end] = last
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
+        # With unknown words, which no path of HCL has: for words that are like them.
+        self._open_lm, self._unknown = self._lm, last + 1
+        if (parts.grammar.olabel == UNKNOWN_WORD).any():
+            self._open_lm = compose_lm(
+                *(parts.grammar, parts.file, label_of, last), unknown=last + 1
+            )
         self._label_of, self._last, self._num_known = label_of, last, num_known
-        self._classes: dict[tuple[tuple[int, ...], ...], ComposedLm] = {}
+        self._classes: dict[
+            tuple[tuple[int, ...], ...], tuple[ComposedLm, dict[tuple[int, ...], int]]
+        ] = {}
         if parts.model is not None:
             starts = hcl.next_state[labels == last]
             reachable = _reachable(hcl, labels, last)
@@ -218,8 +227,7 @@ class ComposedGraph:
             graph._start = self._start[0], own.grammar.start
         elif own.words:
             kinds = sorted({word.like for word in own.words})
-            composed = self._with_classes(tuple(kinds))
-            labels = {like: self._last + 1 + n for n, like in enumerate(kinds)}
+            composed, labels = self._with_classes(tuple(kinds))
         graph._parts = self._parts._replace(
             lm=composed.lm, sums=composed.sums, any_word=composed.any_word
         )
@@ -248,41 +256,55 @@ class ComposedGraph:
         return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
 
     def expects(self, word: int) -> bool:
-        """Tell whether G knows where a word stands.
+        """Tell whether G knows where a word, or UNKNOWN_WORD, stands.
 
         It lists the word behind some history, and without one the word is as probable
         as words in the mean.
         """
-        lm, root = self._lm.lm, empty_history(self._lm.lm)
-        if not self.has(word) or (lm.label == self._label_of[word]).sum() < 2:
+        lm, root = self._open_lm.lm, empty_history(self._open_lm.lm)
+        if not self.has(word) or (lm.label == self._label(word)).sum() < 2:
             return False
         first, last = int(lm.arc_begin[root]), int(lm.arc_begin[root + 1])
         words = lm.cost[first:last][lm.label[first:last] < self._num_known]
-        arc = find_arc(lm, root, int(self._label_of[word]))
+        arc = find_arc(lm, root, self._label(word))
         return bool(np.exp(-lm.cost[arc]) >= np.exp(-words).mean())
 
     def has(self, word: int) -> bool:
         """Tell whether G lists a word without a history."""
-        lm = self._lm.lm
-        label = int(self._label_of[word]) if word < len(self._label_of) else NOTHING
+        lm, label = self._open_lm.lm, self._label(word)
         return label != NOTHING and find_arc(lm, empty_history(lm), label) >= 0
 
-    def _with_classes(self, kinds: tuple[tuple[int, ...], ...]) -> ComposedLm:
-        """Return G with classes of words, each like some that it has."""
+    def _label(self, word: int) -> int:
+        """Return the label of a word, or of UNKNOWN_WORD."""
+        if word == UNKNOWN_WORD:
+            return self._unknown
+        return int(self._label_of[word]) if word < len(self._label_of) else NOTHING
+
+    def _with_classes(
+        self, kinds: tuple[tuple[int, ...], ...]
+    ) -> tuple[ComposedLm, dict[tuple[int, ...], int]]:
+        """Return G with classes of words, each like some that it has, and their labels.
+
+        What is like one word alone needs no class: it has the n-grams of that word.
+        """
         if kinds not in self._classes:
-            lm, root = self._lm.lm, empty_history(self._lm.lm)
+            lm, root = self._open_lm.lm, empty_history(self._open_lm.lm)
             listed = lm.label[lm.arc_begin[root] : lm.arc_begin[root + 1]]
-            for label, like in enumerate(kinds, start=self._last + 1):
-                labels = self._label_of[list(like)] if like else range(self._num_known)
-                members = np.intersect1d(labels, listed).astype(np.int32)
+            labels: dict[tuple[int, ...], int] = {}
+            for label, like in enumerate(kinds, start=self._unknown + 1):
+                known = [*map(self._label, like)] if like else range(self._num_known)
+                members = np.intersect1d(known, listed).astype(np.int32)
                 if not len(members):
                     raise UserError(
                         "the language model has none of the words that new words are "
                         "like",
                         remedy="name a word that it has",
                     )
-                lm = with_class(lm, members, label)
-            self._classes[kinds] = with_sums(lm)
+                labels[like] = int(members[0]) if len(members) == 1 else label
+                if len(members) > 1:
+                    lm = with_class(lm, members, label)
+            composed = self._open_lm if lm is self._open_lm.lm else with_sums(lm)
+            self._classes[kinds] = composed, labels
             while len(self._classes) > _MOST_CLASSES:
                 self._classes.pop(next(iter(self._classes)))
         return self._classes[kinds]

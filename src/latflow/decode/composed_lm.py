@@ -10,6 +10,7 @@ import numpy as np
 from latflow.decode.parts import NOTHING, read_only
 from latflow.fst.graph import Graph
 from latflow.jit import njit
+from latflow.lang.grammar import UNKNOWN_WORD
 from latflow.lang.lm_arrays import LmArrays, of_grammar
 
 
@@ -22,7 +23,12 @@ class ComposedLm(NamedTuple):
 
 
 def compose_lm(
-    grammar: Graph, file: str | Path | None, label_of: np.ndarray, end: int
+    grammar: Graph,
+    file: str | Path | None,
+    label_of: np.ndarray,
+    end: int,
+    *,
+    unknown: int = NOTHING,
 ) -> ComposedLm:
     """Lay out a grammar acceptor for compositions; behind its end it begins again.
 
@@ -32,6 +38,7 @@ def compose_lm(
         label_of: int32[words], the label of each word; NOTHING for one that HCL lacks,
             whose arcs are left out.
         end: the label that ends an utterance.
+        unknown: the label of UNKNOWN_WORD, above `end`.
 
     Raises:
         UserError: see `of_grammar`.
@@ -40,6 +47,7 @@ def compose_lm(
     known = lm.label < len(label_of)
     label = np.full(len(lm.label), NOTHING, np.int32)
     label[known] = label_of[lm.label[known]]
+    label[lm.label == UNKNOWN_WORD] = unknown
     label[lm.label == own_end] = end
     next_state = np.where(label == end, grammar.start, lm.next_state).astype(np.int32)
     return with_sums(_relabelled(lm._replace(next_state=next_state), label))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -40,6 +40,7 @@ from latflow.lang.lm_arrays import ROOT, LmArrays, lay_out
 log = logging.getLogger(__name__)
 
 FRAME = frozenset({SENTENCE_START, SENTENCE_END})
+UNKNOWN_WORD = 2**31 - 2  # label in G for words that words.txt lacks
 _UNKNOWN = "<unk>"  # in any case: tools give it to models, lexica need not have it
 
 
@@ -94,7 +95,12 @@ def check_arpa(path: str | Path, words: Iterable[str]) -> Coverage:
 
 
 def write_grammar(
-    arpa: str | Path, lang_dir: str | Path, word_ids: Mapping[str, int], out: str | Path
+    arpa: str | Path,
+    lang_dir: str | Path,
+    word_ids: Mapping[str, int],
+    out: str | Path,
+    *,
+    keeps_unknown: bool = False,
 ) -> None:
     """Turn an ARPA file into `G.fst`, its arcs sorted by input label.
 
@@ -103,17 +109,22 @@ def write_grammar(
         lang_dir: the lang directory, for messages.
         word_ids: its `words.txt`.
         out: the file to write.
+        keeps_unknown: see `read_arpa_grammar`.
 
     Raises:
         UserError: as `read_arpa_grammar`.
     """
-    grammar = read_arpa_grammar(arpa, word_ids, lang_dir)
+    grammar = read_arpa_grammar(arpa, word_ids, lang_dir, keeps_unknown=keeps_unknown)
     with atomic_output(out) as temporary, temporary.open("wb") as stream:
         grammar.write_vector(stream)
 
 
 def read_arpa_grammar(
-    arpa: str | Path, word_ids: Mapping[str, int], lang_dir: str | Path | None = None
+    arpa: str | Path,
+    word_ids: Mapping[str, int],
+    lang_dir: str | Path | None = None,
+    *,
+    keeps_unknown: bool = False,
 ) -> Graph:
     """Turn an ARPA file into G.
 
@@ -124,6 +135,8 @@ def read_arpa_grammar(
         arpa: the ARPA file, see `latflow.lang.arpa`.
         word_ids: words.txt.
         lang_dir: where that is, for messages.
+        keeps_unknown: whether n-grams of `<unk>` (in any case) that words.txt lacks are
+            kept, with the label UNKNOWN_WORD.
 
     Raises:
         UserError: the ARPA file is faulty, or has no word of the lexicon; G accepts
@@ -131,6 +144,8 @@ def read_arpa_grammar(
     """
     model = read_arpa(arpa)
     _check_coverage(Coverage.of(model.words, word_ids), arpa, lang_dir)
+    if keeps_unknown and (name := unknown_name(model.words, word_ids)):
+        word_ids = {**word_ids, name: UNKNOWN_WORD}
     kept = _Kept.of(model, word_ids)
     kept.log_dropped(arpa)
     grammar = _graph(kept, word_ids[GRAMMAR_DISAMBIG])
@@ -143,6 +158,12 @@ def read_arpa_grammar(
         )
     check_grammar(grammar, word_ids, arpa)
     return grammar
+
+
+def unknown_name(names: Iterable[str], words: Container[str]) -> str | None:
+    """Return the first of some names that is `<unk>` in any case, and none of words."""
+    found = (name for name in names if name.casefold() == _UNKNOWN)
+    return next((name for name in found if name not in words), None)
 
 
 def grammar_graph(model: NgramModel, word_ids: Mapping[str, int]) -> Graph:

@@ -148,6 +148,33 @@ def estimate(
     return _smooth(corpus, tables, counts, kept, discounts, unigrams, is_open=is_open)
 
 
+def with_unknown_words(known: NgramModel, whole: NgramModel) -> NgramModel:
+    """Return a model that costs known words what it did, and has unknown ones, too.
+
+    So its probabilities add up to more than 1 where unknown words are listed: it is for
+    searches that leave these out until they get words to put there.
+
+    Args:
+        known: estimated with a closed vocabulary.
+        whole: of the same text, where the rest counts as an unknown word, the last one.
+    """
+    unknown = len(whole.words) - 1
+    levels: list[Level] = []
+    is_open = np.zeros(1, bool)
+    for length, level in enumerate(whole.levels):
+        is_open = is_open[level.prefix] | (level.word == unknown)
+        log_prob, backoff = level.log_prob.copy(), level.log_backoff
+        own = known.levels[length] if length < known.order else None
+        if own is not None:
+            log_prob[~is_open] = own.log_prob
+        if backoff is not None:
+            backoff = backoff.copy()
+            weights = None if own is None else own.log_backoff
+            backoff[~is_open] = np.nan if weights is None else weights
+        levels.append(Level(level.prefix, level.word, log_prob, backoff))
+    return NgramModel(whole.words, levels)
+
+
 def uniform(words: Sequence[str]) -> NgramModel:
     """Return a loop of equally likely words, of which the sentence end is one."""
     names = [SENTENCE_START, SENTENCE_END, *words]

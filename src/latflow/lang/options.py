@@ -134,7 +134,9 @@ class NgramOptions(Options):
     other words of the lexicon that the text has; `text` takes those of the text."""
     unknown_word: Annotated[str, Field(pattern="^\\S+$")] | None = None
     """Name of a word that stands for all words outside the vocabulary and gets their
-    probability. With null n-grams that have such words are not counted."""
+    probability. With null n-grams that have such words are not counted, or, where
+    graphs are composed (`decode.composition: lookahead`), for words alone that
+    sessions bring."""
     min_counts: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
     """For n-grams of length 1, 2, ...: how often the text must have one that is kept;
     the last value holds for all longer ones. Values must not fall. The first is about

@@ -18,7 +18,7 @@ from latflow.files import atomic_directory, atomic_output, open_text
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import GENERATED, Lang
-from latflow.lang.grammar import check_arpa, write_grammar
+from latflow.lang.grammar import check_arpa, unknown_name, write_grammar
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
@@ -34,6 +34,7 @@ from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
 from latflow.lang.ngram import (
     estimate,
     uniform,
+    with_unknown_words,
 )
 from latflow.lang.ngram_counts import (
     text_sentences,
@@ -51,6 +52,8 @@ from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kin
 from latflow.lang.speaker_dictionaries import read_dictionaries
 
 log = logging.getLogger(__name__)
+
+_UNKNOWN_NAMES = ("<unk>", "<UNK>", "<Unk>")  # the first that the lexicon lacks
 
 
 def make_lang(
@@ -120,6 +123,7 @@ def make_lm(
     options: LmOptions,
     lang_dir: str | Path,
     text: Sequence[str | Path],
+    adds_words: bool = False,
 ) -> None:
     """Fetch or estimate the language model.
 
@@ -127,6 +131,9 @@ def make_lm(
         lang_dir: the lang directory, for the words of the lexicon.
         text: manifests (`cuts.jsonl.gz`) of the training set, for the type
             `transcripts`.
+        adds_words: whether searches may get words: then words of the text that the
+            lexicon lacks are n-grams of `<unk>` beside the others, which stay as they
+            are; unless the options name a word for them.
 
     Raises:
         UserError: a file is missing or faulty, has no word of the lexicon, or there is
@@ -141,19 +148,32 @@ def make_lm(
     if isinstance(options, UniformLm):
         model = uniform(lang.speech_words)
     else:
-        model = _estimate(options, lang, text)
+        model = _estimate(options, lang, text, adds_words=adds_words)
     _log_overlap(model, lang)
     write_arpa(model, arpa)
 
 
-def make_grammar(arpa: str | Path, lang_dir: str | Path, grammar: str | Path) -> None:
-    """Turn the ARPA model into the grammar acceptor G, see `latflow.lang.grammar`."""
+def make_grammar(
+    arpa: str | Path,
+    lang_dir: str | Path,
+    grammar: str | Path,
+    *,
+    adds_words: bool = False,
+) -> None:
+    """Turn the ARPA model into the grammar acceptor G, see `latflow.lang.grammar`.
+
+    Where searches may get words, G has the n-grams of those that the lexicon lacks.
+    """
     lang = Lang.load(lang_dir)
-    write_grammar(arpa, lang_dir, lang.word_ids, grammar)
+    write_grammar(arpa, lang_dir, lang.word_ids, grammar, keeps_unknown=adds_words)
 
 
 def _estimate(
-    options: TextLm | TranscriptsLm, lang: Lang, cuts: Sequence[str | Path]
+    options: TextLm | TranscriptsLm,
+    lang: Lang,
+    cuts: Sequence[str | Path],
+    *,
+    adds_words: bool,
 ) -> NgramModel:
     path = options.path if isinstance(options, TextLm) else None
     if path is None and isinstance(options, TextLm):
@@ -172,22 +192,28 @@ def _estimate(
             return transcript_sentences(cuts)
         return text_sentences(path, next(passes, None) or WordForms(known))
 
-    vocabulary = None
+    vocabulary, has_unknown = None, False
     if options.vocabulary == "lexicon":
-        words = set(lang.speech_words)
-        words.update(w for line in sentences() for w in line if lang.is_known(w))
-        words.discard(lang.oov_word)
-        vocabulary = sorted(words, key=str.encode)
-    model = estimate(
-        sentences(),
-        options.order,
-        vocabulary=vocabulary,
-        unknown_word=options.unknown_word,
-        min_counts=options.min_counts,
-    )
+        said = {word for line in sentences() for word in line}
+        words = {*lang.speech_words, *filter(lang.is_known, said)} - {lang.oov_word}
+        vocabulary, has_unknown = sorted(words, key=str.encode), not said <= words
+
+    def model_of(unknown_word: str | None) -> NgramModel:
+        return estimate(
+            sentences(),
+            options.order,
+            vocabulary=vocabulary,
+            unknown_word=unknown_word,
+            min_counts=options.min_counts,
+        )
+
+    model = model_of(options.unknown_word)
     if summary := first.summary():
         log.info("words of the text are changed: %s", summary)
     log.info("the text itself: %s", perplexity(model, sentences()))
+    name = unknown_name(_UNKNOWN_NAMES, lang.word_ids)
+    if adds_words and has_unknown and options.unknown_word is None and name:
+        model = with_unknown_words(model, model_of(name))
     return model
 
 

@@ -45,7 +45,7 @@ class LanguageOptions(Options):
     """Words that the package lacks, each with its phones: `WORD PHONE PHONE ...`, maybe
     with a probability before these. `WORD` alone is pronounced by the package's G2P
     model. They are searched for from the first frame."""
-    word_boost: Annotated[float, Field(ge=-MOST_BOOST, le=MOST_BOOST)] = -2.0
+    word_boost: Annotated[float, Field(ge=-MOST_BOOST, le=MOST_BOOST)] = -1.0
     """Discount on the cost of each of these words (negated log), where the language
     model is the package's. Negative: they are less probable than words like them."""
     words_like: tuple[Text, ...] = ()

@@ -46,6 +46,7 @@ from latflow.lang.compatibility import check_phones
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.unsure_words import without_unsure_words
 from latflow.nnet.model_dir import choose_device
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.options import read_options
@@ -65,6 +66,7 @@ from latflow.user_code import trusting
 
 # Scores between prunings of the search: many sessions hold their links at a time.
 _PRUNE_INTERVAL = 25
+_SURE = 0.8  # least posterior of an added word; by dev: docs/serving.md, "Words"
 IVECTORS = "ivectors/extractor.npz"
 GRAMMAR, LM = "rescore/G.fst", "rescore/lm.bin"
 
@@ -163,6 +165,7 @@ class Model:
     _statistics: np.ndarray | None = field(repr=False)
     _ivectors: IvectorModel | None = field(repr=False)
     _language_models: LanguageModels | None = field(repr=False)
+    _added: tuple[int, ...] = field(default=(), repr=False)  # words of a session
 
     @classmethod
     def load(
@@ -270,7 +273,11 @@ class Model:
         found = self._searches.find(options)
         transcriber = replace(self.transcriber, lang=found.lang)
         model = replace(
-            self, lang=found.lang, decoder=found.decoder, transcriber=transcriber
+            self,
+            lang=found.lang,
+            decoder=found.decoder,
+            transcriber=transcriber,
+            _added=found.added,
         )
         if options.has_own_model:  # instead of the first one, and so of the second
             model = replace(model, _language_models=None)
@@ -362,7 +369,8 @@ class Model:
     def rescore(self, lattice: Lattice) -> Lattice:
         """Return a lattice with the costs of the second language model.
 
-        The lattice itself where the package has none.
+        The lattice itself where the package has none; words that were added for the
+        session stay where they are sure.
 
         Args:
             lattice: of a whole segment, with acoustic costs times `lattice_scale`.
@@ -370,6 +378,13 @@ class Model:
         Raises:
             UserError: the lattice has no path.
         """
+        if self._added:
+            lm_scale, acoustic_scale, _ = self.scales
+            return without_unsure_words(
+                *(lattice, self._added, _SURE),
+                lm_scale=lm_scale,
+                acoustic_scale=acoustic_scale,
+            )
         options = self.info.rescoring
         if options is None or self._language_models is None:
             return lattice

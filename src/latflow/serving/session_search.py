@@ -19,7 +19,7 @@ from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
-from latflow.lang.grammar import read_arpa_grammar
+from latflow.lang.grammar import UNKNOWN_WORD, read_arpa_grammar
 from latflow.lang.lexicon import Pronunciation, read_entry
 from latflow.lang.pronouncer import Pronouncer
 from latflow.lang.session_grammar import (
@@ -66,11 +66,13 @@ class SessionSearch:
         lang: with the words that the session adds.
         decoder: of them.
         warnings: about words and phrases that are left out, a sentence each.
+        added: ids of words that the package's language model lacks, where it is used.
     """
 
     lang: Lang
     decoder: LatticeDecoder
     warnings: tuple[str, ...] = ()
+    added: tuple[int, ...] = ()
 
 
 class SessionSearches:
@@ -157,7 +159,11 @@ class SessionSearches:
         boost = options.word_boost if grammar is None else 0.0
         words = pronounced(lang, entries, boost=boost, like=like)
         own = SessionParts(words, grammar, phrases)
-        return SessionSearch(lang, decoder.with_parts(own, hmms), tuple(warnings))
+        own_ids = {word.word for word in words if word.like != (word.word,)}
+        added = sorted(own_ids if grammar is None else ())
+        return SessionSearch(
+            lang, decoder.with_parts(own, hmms), tuple(warnings), tuple(added)
+        )
 
     def _entries(
         self, options: LanguageOptions, warnings: list[str]
@@ -219,8 +225,8 @@ class SessionSearches:
         """Return new word -> the ids of those that it is like.
 
         Those that are not said to be like any are like themselves, if the language
-        model has them; else like the word for unknown words, if it knows where these
-        stand.
+        model has them; else like the word for unknown words, recognized or not, if it
+        knows where these stand.
         """
         found: dict[str, set[int]] = {}
         for line in options.words_like:
@@ -238,12 +244,12 @@ class SessionSearches:
                 )
             for word in [new] if equals else words:
                 found.setdefault(word, set()).add(self._lang.word_ids[like])
-        unknown = self._lang.oov_id
-        expected = bool(words) and self._decoder.composed.expects(unknown)
-        usual = {unknown} if expected else set()
+        composed = self._decoder.composed
+        unknown = (self._lang.oov_id, UNKNOWN_WORD) if words else ()
+        usual = set(list(filter(composed.expects, unknown))[:1])
         for word in words.difference(found):
             own = {self._lang.word_ids[word]} if self._lang.is_known(word) else set()
-            found[word] = own if any(map(self._decoder.composed.has, own)) else usual
+            found[word] = own if any(map(composed.has, own)) else usual
         return {word: tuple(sorted(like)) for word, like in found.items()}
 
     def _own_word(self, word: str) -> str | None:

@@ -58,6 +58,11 @@ class Recipe(Systems):
         return Language(self.options, self.is_synthetic)
 
     @property
+    def adds_words(self) -> bool:
+        """Whether searches may get words: their graph is composed as they go on."""
+        return self.options.decode.composition == "lookahead"
+
+    @property
     def max_skipped_fraction(self) -> float:
         """Share of utterances that a stage may skip."""
         return self.options.ledger.max_skipped_fraction

@@ -20,7 +20,9 @@ from latflow.hmm.transducer import HmmCache
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
+from latflow.lang.grammar import UNKNOWN_WORD, grammar_graph
 from latflow.lang.lexicon import Pronunciation
+from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.lattice.best_path import Scales, best_paths
@@ -106,7 +108,8 @@ def systems(request, tmp_path_factory):
 
     def compose(lang, grammar):
         """Return the decoder of a grammar, composed by its definition."""
-        return LatticeDecoder(parts(lang, grammar), model.pdf, **NO_BEAM)
+        own = replace(parts(lang, grammar), model=model)
+        return LatticeDecoder(own, model.pdf, **NO_BEAM)
 
     return (whole, compose), model.num_pdfs, (lang, decoder, hmms)
 
@@ -217,6 +220,55 @@ def test_added_words_stand_where_words_like_them_do(systems, like):
     added = with_words(system, NEW, like=like)
     found = compare((whole, compose(whole, expected)), added, num_pdfs)
     assert len(set(NEW) & found) >= 3
+
+
+def trigrams(lang):
+    """G of sentences of known words, drawn at random."""
+    rng = np.random.default_rng(3)
+    sentences = [rng.choice([*KNOWN], rng.integers(1, 6)).tolist() for _ in range(60)]
+    return grammar_graph(estimate(sentences, 3, vocabulary=KNOWN), lang.word_ids)
+
+
+def with_word_beside(plain, new, known):
+    """G where a word, by its id, has all n-grams of another one."""
+    own = plain.arcs[plain.olabel == known].copy()
+    own["ilabel"] = own["olabel"] = new
+    source = np.append(plain.sources(), plain.sources()[plain.olabel == known])
+    arcs = np.append(plain.arcs, own)
+    return Graph.from_arc_list(plain.start, source, arcs, plain.final)
+
+
+def test_a_word_that_is_like_one_alone_has_its_n_grams(systems):
+    (whole, compose), num_pdfs, (lang, _, hmms) = systems
+    like = {"dab": ("ab",), "bcd": ("d",), "dac": ("ab",)}
+    expected, ids = trigrams(whole), whole.word_ids
+    for new, (known,) in like.items():
+        expected = with_word_beside(expected, ids[new], ids[known])
+    words = {new: NEW[new] for new in like}
+    decoder = compose(lang, trigrams(lang))
+    added = with_words((lang, decoder, hmms), words, like=like)
+    found = compare((whole, compose(whole, expected)), added, num_pdfs)
+    assert len(set(NEW) & found) >= 2
+
+
+def test_unknown_words_of_the_model_are_left_to_added_ones(systems):
+    (_, compose), num_pdfs, (lang, _, hmms) = systems
+    plain, ids = compose(lang, trigrams(lang)), lang.word_ids
+    like = next(ids[word] for word in KNOWN if plain.composed.expects(ids[word]))
+    decoder = compose(lang, with_word_beside(trigrams(lang), UNKNOWN_WORD, like))
+    assert decoder.composed.expects(UNKNOWN_WORD)
+    assert not plain.composed.expects(UNKNOWN_WORD)
+    # None is found where no words are added, and nothing else is changed.
+    assert compare((lang, plain), (lang, decoder), num_pdfs) <= {*KNOWN}
+    entry = Pronunciation("dab", tuple(NEW["dab"].split()))
+    longer = lang.with_words([entry])
+
+    def added(decoder, like):
+        words = pronounced(longer, [entry], like={"dab": (like,)})
+        return longer, decoder.with_parts(SessionParts(words), hmms)
+
+    reference = added(plain, like)
+    assert "dab" in compare(reference, added(decoder, UNKNOWN_WORD), num_pdfs)
 
 
 def test_another_grammar_is_as_if_it_had_been_there_before(systems):

@@ -13,7 +13,7 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import Lang
-from latflow.lang.grammar import check_grammar
+from latflow.lang.grammar import UNKNOWN_WORD, check_grammar
 from latflow.lang.ngram import estimate
 from latflow.lang.ngram_counts import encode
 from latflow.lang.options import LangOptions, LmOptions
@@ -34,10 +34,10 @@ def lang_dir(repository, tmp_path_factory):
 
 @pytest.fixture
 def make(repository, lang_dir, tmp_path):
-    def call(settings, texts=()):
+    def call(settings, texts=(), **more):
         options = read_options(LmOptions, settings)
         out = tmp_path / "lm.arpa"
-        make_lm(out, options=options, lang_dir=lang_dir, text=list(texts))
+        make_lm(out, options=options, lang_dir=lang_dir, text=list(texts), **more)
         return read_arpa(out)
 
     return call
@@ -69,6 +69,33 @@ def test_text_with_its_own_vocabulary_and_an_unknown_word(make, text):
     assert set(make(options).words) == {"<s>", "</s>", "A", "B", "X"}
     model = make({**options, "unknown_word": "<UNK>", "min_counts": [2, 2, 2]})
     assert set(model.words) == {"<s>", "</s>", "A", "B", "<UNK>"}
+
+
+def test_unknown_words_stand_beside_a_model_for_searches_that_get_words(
+    make, text, lang_dir, tmp_path
+):
+    options = {"type": "text", "path": str(text), "order": 3}
+    closed, whole = table(make(options)), table(make({**options, "unknown_word": "U"}))
+    both = table(make(options, adds_words=True))
+    assert {gram: both[gram] for gram in closed} == closed
+    unknown = {gram for gram in whole if "U" in gram}
+    assert ("A", "U", "B") in unknown
+    for gram in unknown:
+        own = tuple("<unk>" if word == "U" else word for word in gram)
+        assert both[own] == whole[gram]
+    assert len(both) == len(closed) + len(unknown)
+    arpa, labels = tmp_path / "lm.arpa", []
+    for adds_words in (False, True):
+        make_grammar(arpa, lang_dir, tmp_path / "G.fst", adds_words=adds_words)
+        labels.append(Graph.load(tmp_path / "G.fst").olabel)
+    assert UNKNOWN_WORD not in labels[0]
+    assert (labels[1] == UNKNOWN_WORD).sum() == sum(g[-1] == "U" for g in unknown)
+    # A text without any leaves the model as it is; so does a name for them.
+    for settings in (
+        {**options, "unknown_word": "U"},
+        {**options, "vocabulary": "text"},
+    ):
+        assert table(make(settings, adds_words=True)) == table(make(settings))
 
 
 def test_transcripts_of_manifests(make, text, tmp_path):

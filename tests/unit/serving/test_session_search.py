@@ -28,10 +28,12 @@ from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.lang.completion import train_model
 from latflow.lang.directory import Lang
-from latflow.lang.grammar import grammar_graph
+from latflow.lang.grammar import UNKNOWN_WORD, grammar_graph
 from latflow.lang.lexicon import read_entry
 from latflow.lang.ngram import estimate
 from latflow.lang.options import LangOptions
+from latflow.lattice.best_path import best_paths
+from latflow.lattice.lattice import Lattice
 from latflow.serving import session_search
 from latflow.serving.options import LanguageOptions, SessionOptions
 from latflow.serving.package import Model
@@ -123,6 +125,32 @@ def test_partials_of_a_session_have_its_words_and_others_have_not(lacking, digit
     assert "NEW" in partial
     assert "NEW" in final
     assert "NEW" not in plain_partial + plain
+
+
+def test_added_words_stay_in_final_results_where_they_are_sure(lacking):
+    word, model, _ = lacking
+    own = next(one for one in model.lang.speech_words if one != word)
+    lines = entry_of(word, "NEW"), entry_of(word, own)
+    added = with_words(model, *lines)
+    grammar = with_words(model, *lines, grammar='["NEW"]')
+    new, known = added.lang.word_ids["NEW"], model.lang.word_ids[own]
+
+    def best(model, first):
+        """Words of the best of two paths, which is not much better."""
+        other = model.lang.word_ids[model.lang.speech_words[-1]]
+        lm_scale = model.scales.lm_scale
+        lattice = Lattice.from_arcs(
+            np.array([(0, 1, 1, first), (0, 2, 1, other)], np.int32),
+            np.array([(0.0, 0.0), (0.5 / lm_scale, 0.0)], "f4"),
+            np.array([(np.inf, np.inf), (0.0, 0.0), (0.0, 0.0)], "f4"),
+        )
+        path = best_paths(model.rescore(lattice), [model.scales])[0]
+        return path.words.tolist() == [first]
+
+    assert not best(added, new)
+    assert best(added, known)
+    assert best(grammar, new)
+    assert best(model, known)
 
 
 def test_sessions_with_the_same_words_share_what_they_compose(lacking):
@@ -419,21 +447,28 @@ def test_words_stand_where_the_language_model_expects_unknown_ones(
 ):
     word, model, _ = lacking
     lang = model.lang
-    ngrams = estimate(
-        [text.split() for text in digits.texts.values()],
-        2,
-        vocabulary=sorted(set(lang.speech_words) - {word, lang.oov_word}),
-        unknown_word=lang.oov_word,
-    )
-    grammar = grammar_graph(ngrams, lang.word_ids)
-    grammar.to_fst().write(str(tmp_path / "G.fst"))
-    make_graph(
-        *(digits.root / "lang", tmp_path / "G.fst", digits.root / "gmm/mono"),
-        tmp_path / "HCLG.fst",
-        options=GraphOptions(),
-        composition="lookahead",
-    )
-    folder = digits.package(tmp_path / "own", files={"graph": tmp_path / "HCLG.fst"})
+
+    def package(name, unknown):
+        """A package whose G has a word for unknown words, by its label there."""
+        ngrams = estimate(
+            [text.split() for text in digits.texts.values()],
+            2,
+            vocabulary=sorted(set(lang.speech_words) - {word, lang.oov_word}),
+            unknown_word="<unknown>",
+        )
+        grammar = grammar_graph(ngrams, {**lang.word_ids, "<unknown>": unknown})
+        folder = tmp_path / name
+        folder.mkdir()
+        grammar.to_fst().write(str(folder / "G.fst"))
+        make_graph(
+            *(digits.root / "lang", folder / "G.fst", digits.root / "gmm/mono"),
+            folder / "HCLG.fst",
+            options=GraphOptions(),
+            composition="lookahead",
+        )
+        files = {"graph": folder / "HCLG.fst"}
+        return Model.load(digits.package(folder / "own", files=files))
+
     likes = []
 
     def noted(lang, entries, *, boost, like):
@@ -443,11 +478,13 @@ def test_words_stand_where_the_language_model_expects_unknown_ones(
     monkeypatch.setattr(session_search, "pronounced", noted)
     one = next(other for other in digits_of(digits) if other != word)
     lines = "new N UW", "other W AH N", f"{one} W AH N"
-    for package in (Model.load(folder), model):
-        with_words(package, *lines, words_like=(f"new={one}",))
+    recognized, hidden = package("one", lang.oov_id), package("two", UNKNOWN_WORD)
+    for each in (recognized, hidden, model):
+        with_words(each, *lines, words_like=(f"new={one}",))
     known = (lang.word_ids[one],)
     assert likes == [
-        {"new": known, "other": usual, one: known} for usual in ((lang.oov_id,), ())
+        {"new": known, "other": usual, one: known}
+        for usual in ((lang.oov_id,), (UNKNOWN_WORD,), ())
     ]
 
 
