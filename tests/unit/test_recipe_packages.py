@@ -1,8 +1,11 @@
 """Which systems of a recipe can be packaged, and of which files."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
+from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.workflow.doctor import examine_experiment
 from latflow.workflow.packages import PackagePlan
@@ -229,6 +232,18 @@ def test_the_doctor_warns_of_a_package_that_knows_one_volume():
     (warning,) = told("plain_net")
     assert warning.startswith("warning: nnet.systems.plain_net: ")
     assert told("causal_net") == []
+
+
+def test_packaging_warns_of_a_network_that_knows_one_volume(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(config(), sort_keys=False))
+    for name, warns in (("plain_net", True), ("causal_net", False)):
+        assert main(["package", name, "mine.yaml"]) == 1
+        told = capsys.readouterr().err
+        assert ("follow the volume of speech" in told) == warns
+        assert f"{name} lacks results/mine" in told
 
 
 def test_the_demo_packages_its_network(repository):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from latflow.serving.load_report import LoadReport
     from latflow.serving.options import LanguageOptions, LoadOptions
 
+log = logging.getLogger(__name__)
 SERVING = Group()
 
 
@@ -114,12 +116,14 @@ def _package(arguments: Arguments) -> None:
     """Write a trained system as a folder that needs nothing else."""
     from latflow.options import read_options
     from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
-    from latflow.workflow.packages import PackagePlan
+    from latflow.workflow.packages import ONE_VOLUME, PackagePlan
 
     recipe = read_recipe(arguments)
     results = arguments.results or f"results/{recipe.experiment}"
     plan = PackagePlan(recipe, arguments.system, arguments.offline or None)
     plan.check()
+    if plan.knows_one_volume:
+        log.warning("%s: %s - %s", arguments.system, *ONE_VOLUME)
     out = Path(arguments.out or f"{results}/package/{arguments.system}")
     given = {
         name: _below(Path(file), recipe.results, results)

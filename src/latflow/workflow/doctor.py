@@ -33,7 +33,7 @@ from latflow.workflow.amounts import split_amounts
 from latflow.workflow.findings import Finding, Severity, finding_of, some
 from latflow.workflow.language import check_lexicon
 from latflow.workflow.machine import device_memory, gpus
-from latflow.workflow.packages import PackagePlan
+from latflow.workflow.packages import ONE_VOLUME, PackagePlan
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Dictionary, Survey, survey_source
 
@@ -88,13 +88,7 @@ def _volumes(recipe: Recipe) -> Iterator[Finding]:
     """Find networks to be used that misrecognize what is softer than their training."""
     for name in recipe.options.package.systems:
         if PackagePlan(recipe, name).knows_one_volume:
-            yield Finding(
-                "warning",
-                f"nnet.systems.{name}",
-                "its features follow the volume of speech, which is that of the "
-                "recordings in all of its training: softer speech is misrecognized",
-                "name a set of corpus.perturbed, which varies volumes, as training_set",
-            )
+            yield Finding("warning", f"nnet.systems.{name}", *ONE_VOLUME)
 
 
 def _memory(recipe: Recipe) -> Iterator[Finding]:

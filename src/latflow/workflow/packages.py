@@ -25,6 +25,12 @@ _BY_TRAINING_SET = {"global", "online"}  # CMVN of packages with statistics of t
 _BY_VOLUME = {"none", *_BY_TRAINING_SET}  # CMVN that leaves (at first) how loud one is
 
 _BY_SET = {"global", "none"}  # normalization that is the same for all utterances
+#: What is wrong with a network that knows one volume, and what mends it.
+ONE_VOLUME = (
+    "its features follow the volume of speech, which is that of the recordings in all "
+    "of its training: softer speech is misrecognized",
+    "name a set of corpus.perturbed, which varies volumes, as training_set",
+)
 
 
 def check_packages(recipe: Systems) -> None:
