@@ -23,7 +23,6 @@ from latflow.workflow.systems import AdaptedFrames, System
 _BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
 _BY_TRAINING_SET = {"global", "online"}  # CMVN of packages with statistics of training
 _BY_VOLUME = {"none", *_BY_TRAINING_SET}  # CMVN that leaves (at first) how loud one is
-
 _BY_SET = {"global", "none"}  # normalization that is the same for all utterances
 #: What is wrong with a network that knows one volume, and what mends it.
 ONE_VOLUME = (
