@@ -312,6 +312,7 @@ def test_the_command_does_as_the_recipe_says(system, tmp_path, capsys):
     by_speaker = recipe_of(
         tmp_path / "b.yaml", results, features, cmvn={"type": "speaker"}
     )
+    told[4] = str(tmp_path / "other")
     assert main([*told, str(by_speaker)]) == 1
     assert "cmvn of type speaker" in capsys.readouterr().err
 
