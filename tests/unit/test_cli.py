@@ -308,6 +308,8 @@ def test_results_are_found_by_recipe_or_folder(capsys, mine, words):
         (("results/mine", "gmm_mono"), "results/mine/config.yaml", ["gmm_mono"]),
         (("--configfile", "recipe.yaml", "-n"), "recipe.yaml", ["-n"]),
         ((".", "all", "-n"), "recipe.yaml", ["all", "-n"]),
+        ((".", "-n", "--", "all"), "recipe.yaml", ["all", "-n"]),
+        (("--", "all", "lang"), "recipe.yaml", ["all", "lang"]),
     ],
 )
 def test_run_finds_the_recipe_of_the_folder(monkeypatch, mine, words, recipe, further):

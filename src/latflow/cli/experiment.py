@@ -107,9 +107,12 @@ def _run(arguments: Arguments) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, keywords in RECIPE[1:]:
         parser.add_argument(name, **keywords)
-    given, further = parser.parse_known_args(arguments.further)
+    told = arguments.further
+    end = told.index("--") if "--" in told else len(told)
+    given, further = parser.parse_known_args(told[:end])
     words = list(itertools.takewhile(lambda word: word[:1] != "-", further))
     given.recipe, targets = recipe_and_targets(words)
+    targets += told[end + 1 :]  # behind `--`, as Snakemake has it
     further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)
