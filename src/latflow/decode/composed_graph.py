@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -149,12 +150,7 @@ class ComposedGraph:
         if parts.sentence_end:
             labels[is_end] = last
         self._lm = compose_lm(parts.grammar, parts.file, label_of, last)
-        # With unknown words, which no path of HCL has: for words that are like them.
-        self._open_lm, self._unknown = self._lm, last + 1
-        if (parts.grammar.olabel == UNKNOWN_WORD).any():
-            self._open_lm = compose_lm(
-                *(parts.grammar, parts.file, label_of, last), unknown=last + 1
-            )
+        self._grammar, self._file, self._unknown = parts.grammar, parts.file, last + 1
         self._label_of, self._last, self._num_known = label_of, last, num_known
         self._classes: dict[
             tuple[tuple[int, ...], ...], tuple[ComposedLm, dict[tuple[int, ...], int]]
@@ -254,6 +250,19 @@ class ComposedGraph:
         """Return the words that are rarest in G without a history, half of them."""
         labels = rare_words(self._lm.lm, 0, self._num_known, _RARE)
         return np.flatnonzero(np.isin(self._label_of, labels)).tolist()
+
+    @cached_property
+    def _open_lm(self) -> ComposedLm:
+        """Return G with unknown words, which no path of HCL has.
+
+        Made for the first words that may be like them: most processes get none.
+        """
+        if not (self._grammar.olabel == UNKNOWN_WORD).any():
+            return self._lm
+        return compose_lm(
+            *(self._grammar, self._file, self._label_of, self._last),
+            unknown=self._unknown,
+        )
 
     def expects(self, word: int) -> bool:
         """Tell whether G knows where a word, or UNKNOWN_WORD, stands.

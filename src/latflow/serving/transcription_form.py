@@ -20,11 +20,8 @@ _STREAMED = ("json", "text")
 _GRANULARITIES = ("segment", "word")
 _INCLUDED = ("logprobs",)
 _BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
-# Lists, the first three of phrases: other servers and OpenAI name them so.
-_LISTS = (
-    *("phrases", "hotwords", "keywords"),
-    *("new_words", "words_like", "phrase_list"),
-)
+_PHRASES = ("phrases", "hotwords", "keywords")  # as other servers and OpenAI say
+_LISTS = (*_PHRASES, "new_words", "words_like", "phrase_list")
 _FIELDS = {
     *("file", "model", "language", "response_format", "timestamp_granularities"),
     *("stream", "include", "known_speaker_names", "known_speaker_references"),
@@ -105,7 +102,7 @@ def _brought(form: FormData) -> dict[str, Any]:
         ]
         for name in _LISTS
     }
-    phrases = [p for name in _LISTS[:3] for p in lists.pop(name)]
+    phrases = [p for name in _PHRASES for p in lists.pop(name)]
     texts = {name: str(form.get(name) or "") for name in ("prompt", "grammar")}
     given = {"phrases": phrases, **lists, **texts}
     return {name: value for name, value in given.items() if value}

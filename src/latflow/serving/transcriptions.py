@@ -127,7 +127,7 @@ class _Recognition:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings: of the file, as far as it is read, the form and the session."""
+        """Return warnings of the form, the session and the file, as far as it is read."""
         return (*self._audio.notes, *self._form_notes, *self._warnings)
 
     def close(self) -> None:
