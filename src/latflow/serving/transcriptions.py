@@ -127,7 +127,7 @@ class _Recognition:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return warnings of the form, the session and the file, as far as it is read."""
+        """Return warnings of the file (as far as it is read), form and session."""
         return (*self._audio.notes, *self._form_notes, *self._warnings)
 
     def close(self) -> None:
