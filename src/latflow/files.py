@@ -52,6 +52,7 @@ _MARKS = (
 _OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 # What file systems say that have nothing like it.
 _NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF}
+_LFS = b"version https://git-lfs"
 _HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 _PART = 1 << 20  # characters converted at once
@@ -245,11 +246,12 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         the reader.
 
     Raises:
-        UserError: the file is missing, no whole compressed file, or no whole UTF-16 or
-            UTF-32 though it begins as such.
+        UserError: the file is missing, was not fetched by Git LFS, is no whole
+            compressed file, or no whole UTF-16 or UTF-32 though it begins as such.
     """
     source = Path(path)
     require_file(source)
+    check_fetched(source)
     kind = _compression(source)
     opener: Any = _OPENERS[kind] if kind else open
     with opener(source, "rb") as stream, _whole(source, kind):
@@ -263,6 +265,21 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         with tempfile.TemporaryFile() as converted:
             _to_utf8(stream, encoding, converted, source)
             yield cast("BinaryIO", converted)
+
+
+def check_fetched(path: Path) -> None:
+    """Refuse what Git leaves in the place of a large file.
+
+    Raises:
+        UserError: it is that.
+    """
+    with path.open("rb") as stream:
+        if stream.read(len(_LFS)) == _LFS:
+            raise UserError(
+                "stands for a file of Git LFS that was not fetched",
+                file=path,
+                remedy="run git lfs pull in its folder",
+            )
 
 
 def _compression(source: Path) -> str | None:
@@ -385,9 +402,10 @@ def read_json(
         remedy: likewise.
 
     Raises:
-        UserError: the file is missing, or has no such object.
+        UserError: the file is missing, was not fetched, or has no such object.
     """
     with reading(path, f"not {what}", remedy):
+        check_fetched(Path(path))
         values = json.loads(Path(path).read_bytes())
         if not isinstance(values, dict):
             raise TypeError("no JSON object")

@@ -199,3 +199,11 @@ def test_a_file_system_without_fsync_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", refuse)
     write_text(tmp_path / "a", "x")
     assert (tmp_path / "a").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["lexicon.txt", "table.csv.gz"])
+def test_what_git_lfs_did_not_fetch_is_no_text(tmp_path, name):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:7c19\nsize 225\n"
+    (tmp_path / name).write_text(pointer)
+    with pytest.raises(UserError, match=f"{name}: stands for a file of Git LFS.*pull"):
+        next(read_lines(tmp_path / name))

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from latflow.errors import UserError
 from latflow.files import open_text, read_lines
+from latflow.lang.lexicon import SENTENCE_START
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ _SECTION = re.compile(r"\\(\d{1,9})-grams:")
 _BLANK = " \t\r\f\v"
 _BLANKS = re.compile(f"[{_BLANK}]+")
 _ROUNDED = 1e-4  # log-probabilities up to here are 0, rounded by who wrote them
+# Probabilities of words that add up to 1 less this, as natural logarithms to 1 within
+# the other, were written as natural logarithms.
+_LOST, _EXACT = 0.1, 0.001
 END = "\\end\\"
 _UNPACK = "unpack it, and name the ARPA file in it"
 _KINDS = (
@@ -45,6 +49,8 @@ _KINDS = (
     (b"blmt", "a binary model of IRSTLM", "make it ARPA: compile-lm --text=yes"),
     (b"\xd6\xfd\xb2\x7e", "an FST of OpenFst", "print it as ARPA: ngramprint --ARPA"),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
+    (b"<!DOCTYPE", "a page of the web", "download the file itself"),
+    (b"<html", "a page of the web", "download the file itself"),
     (b"7z\xbc\xaf", "a 7z archive", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", _UNPACK),
 )
@@ -109,17 +115,28 @@ class ArpaFile:
         if match is None or int(match[1]) != length:
             refuse(self.file, f"line {head[0]}: \\{length}-grams: expected here")
         found, expected = 0, self.counts[length - 1]
+        mass = [0.0, 0.0]
         for number, line in lines:
             if line[0] == "\\" and (line.lower() == END or _SECTION.fullmatch(line)):
                 break
             found += 1
-            yield number, self._entry(line, number, length)
+            entry = self._entry(line, number, length)
+            if length == 1 and entry[1][0] != SENTENCE_START:
+                mass = [mass[0] + 10.0 ** entry[0], mass[1] + math.exp(entry[0])]
+            yield number, entry
         else:
             refuse(self.file, "the file is cut off: \\end\\ is missing")
         if found != expected:
             refuse(
                 self.file,
                 f"the header says {expected} {length}-grams, the body has {found}",
+            )
+        if mass[0] < 1.0 - _LOST and abs(mass[1] - 1.0) < _EXACT:
+            refuse(
+                self.file,
+                f"its log-probabilities are natural logarithms: the words' exp(x) add "
+                f"up to {mass[1]:.4f}, their 10^x to {mass[0]:.4f}",
+                "divide all log-probabilities and back-off weights by ln 10 = 2.302585",
             )
         return number, line
 
@@ -197,14 +214,14 @@ def _header(
         match = _COUNT.fullmatch(line)
         if match is None:
             if not counts:
-                break
+                refuse(file, f"line {number}: 'ngram 1=COUNT' expected here")
             return counts, (number, line)
         if int(match[1]) != len(counts) + 1:
             refuse(file, f"line {number}: 'ngram {len(counts) + 1}=' expected here")
         counts.append(int(match[2]))
-    refuse(file, "the header after \\data\\ has no counts, or the file ends there")
+    refuse(file, "the file ends in the header after \\data\\")
 
 
-def refuse(file: Path, what: str) -> NoReturn:
+def refuse(file: Path, what: str, remedy: str = _REMEDY) -> NoReturn:
     """Raise the error about a file that is no ARPA file, or a faulty one."""
-    raise UserError(what, file=file, remedy=_REMEDY)
+    raise UserError(what, file=file, remedy=remedy)

@@ -40,6 +40,10 @@ from latflow.lang.lm_arrays import ROOT, LmArrays, lay_out
 log = logging.getLogger(__name__)
 
 FRAME = frozenset({SENTENCE_START, SENTENCE_END})
+_FRAME_NAMES = {  # what other tools and people call them, in any case
+    SENTENCE_START: {"<s>", "<sos>", "<bos>", "!sent_start", "sent-start", "!enter"},
+    SENTENCE_END: {"</s>", "<eos>", "!sent_end", "sent-end", "!exit"},
+}
 UNKNOWN_WORD = 2**31 - 2  # label in G for words that words.txt lacks
 _UNKNOWN = "<unk>"  # in any case: tools give it to models, lexica need not have it
 
@@ -65,6 +69,11 @@ class Coverage:
     def is_in_other_case(self) -> bool:
         """Return whether most words in common are written in another case."""
         return len({*self.other_case.values()} - self.known) > len(self.known)
+
+    def other_name(self, frame: str) -> str | None:
+        """Return the word that the model has in the place of `<s>` or `</s>`."""
+        found = (w for w in self.unknown if w.casefold() in _FRAME_NAMES[frame])
+        return min(found, default=None)
 
     @classmethod
     def of(cls, model_words: Iterable[str], words: Iterable[str]) -> Coverage:
@@ -412,10 +421,14 @@ def _check_coverage(
         raise _no_word(coverage, arpa, lang_dir)
     for word, what in ((SENTENCE_START, "start"), (SENTENCE_END, "end")):
         if word not in coverage.frame:
+            other = coverage.other_name(word)
             raise UserError(
-                f"the language model has no sentence {what} {word}",
+                f"the language model has no sentence {what} {word}"
+                + (f"; it has {other}" if other else ""),
                 file=arpa,
-                remedy="estimate it on sentences framed by <s> and </s>",
+                remedy=f"write {word} for {other} in all its n-grams"
+                if other
+                else "estimate it on sentences framed by <s> and </s>",
             )
     for word in (EPSILON, GRAMMAR_DISAMBIG):
         if word in coverage.unknown:

@@ -33,11 +33,11 @@ _MAX_DEPTH = 100  # of brackets, and of rules in rules
 _MAX_NESTED = 300  # of both together, where rules are put in for their names
 _MAX_STATES = 200_000
 _HALF = math.log(2.0)
-# Some tools write no version, no semicolon, or a small v.
-_FIRST_LINE = re.compile(r"#JSGF(?!\w)(\s+[Vv]1\.0(?![\w.])[^;\r\n]*)?\s*;?")
-_COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+# Some tools write no version, no blank before it, no semicolon, or a small v.
+_FIRST_LINE = re.compile(r"#JSGF(\s*[Vv]1\.0(?![\w.])[^;\n]*|(?!\w))\s*;?")
+_COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TOKENS = re.compile(
-    r"""\s*(?:
+    r"""(?:
       "(?P<quoted>(?:\\.|[^"\\])*)"
     | <(?P<rule>[^<>]*)>
     | \{(?P<tag>(?:\\.|[^}\\])*)\}
@@ -123,12 +123,14 @@ class _Parser:
     """Reads rules by recursive descent."""
 
     def __init__(self, text: str) -> None:
-        body = text.lstrip("\ufeff \t\r\n")
-        head = _FIRST_LINE.match(body)
+        text = re.sub("\r\n?", "\n", text)
+        head = _FIRST_LINE.match(text, len(text) - len(text.lstrip("\ufeff \t\n")))
         if head is None:
             raise _fault("it does not begin with `#JSGF V1.0;`")
-        body = body[head.end() :]
-        self._tokens = list(_tokens(_COMMENTS.sub(r"\1 ", body)))
+        first = text.count("\n", 0, head.end()) + 1
+        found = list(_tokens(_COMMENTS.sub(_blank, text[head.end() :]), first))
+        self._tokens = [token for _, token in found]
+        self._lines = [line for line, _ in found]
         self._at, self._depth = 0, 0
         self._grammar = ""  # its name
 
@@ -139,11 +141,12 @@ class _Parser:
         self._skip_declarations()
         while self._kind != "end":
             is_public = self._take("word", "public")
-            kind, name = self._next()
+            kind, name = self._tokens[self._at]
             if kind != "rule":
-                raise _fault(f"a rule is expected at {name!r}")
+                raise self._fault(f"a rule is expected at {name!r}")
             if name in rules:
-                raise _fault(f"the rule <{name}> comes twice")
+                raise self._fault(f"the rule <{name}> comes twice")
+            self._next()
             self._require("=")
             rules[name] = self._choice()
             if self._kind != "end":  # where grammars for browsers often lack it
@@ -170,7 +173,11 @@ class _Parser:
     def _require(self, mark: str) -> None:
         if not self._take("mark", mark):
             found = self._tokens[self._at][1] or "the end"
-            raise _fault(f"{mark!r} is missing before {found!r}")
+            raise self._fault(f"{mark!r} is missing before {found!r}")
+
+    def _fault(self, what: str) -> UserError:
+        """Return the error about the next token."""
+        return _fault(f"line {self._lines[self._at]}: {what}")
 
     def _skip_declarations(self) -> None:
         """Skip the name of the grammar, and what it imports."""
@@ -194,7 +201,7 @@ class _Parser:
         """Read alternatives."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _fault(f"brackets are nested more than {_MAX_DEPTH} deep")
+            raise self._fault(f"brackets are nested more than {_MAX_DEPTH} deep")
         found = [self._weighted()]
         while self._take("mark", "|"):
             found.append(self._weighted())
@@ -205,13 +212,14 @@ class _Parser:
         """Read a sequence, maybe with a weight before it."""
         weight = 1.0
         if self._kind == "weight":
-            text = self._next()[1]
+            text = self._tokens[self._at][1]
             try:
                 weight = float(text)
             except ValueError:
                 weight = -1.0
             if not 0.0 <= weight < math.inf:
-                raise _fault(f"{text!r} is no weight")
+                raise self._fault(f"{text!r} is no weight")
+            self._next()
         parts: list[_Expansion] = []
         while (part := self._part()) is not None:
             parts.append(part)
@@ -249,16 +257,32 @@ def _repeated(part: _Expansion, *, at_least_once: bool) -> _Repeated:
     return _Repeated(part, at_least_once)
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the text of each token; at last that of the end."""
+def _blank(comment: re.Match[str]) -> str:
+    """Return the ends of lines of a comment, or what looks like one in quotes."""
+    return comment[1] or " " + "\n" * comment[0].count("\n")
+
+
+def _tokens(text: str, line: int) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield line, kind and text of each token; at last that of the end.
+
+    Args:
+        text: without comments.
+        line: its number in the file.
+    """
     at = 0
     while True:
-        match = _TOKENS.match(text, at)
+        blanks = at
+        while blanks < len(text) and text[blanks].isspace():
+            blanks += 1
+        line += text.count("\n", at, blanks)
+        match = _TOKENS.match(text, blanks)
         if match is None:
-            near = text[at:].split(maxsplit=1)[0][:20]
-            raise _fault(f"it makes no sense at {near!r}")
+            near = text[blanks:].split(maxsplit=1)[0][:20]
+            raise _fault(f"line {line}: it makes no sense at {near!r}")
         kind = str(match.lastgroup)
-        yield kind, match[kind].strip() if kind == "rule" else match[kind]
+        value = match[kind].strip() if kind == "rule" else match[kind]
+        yield line, (kind, value)
+        line += match[0].count("\n")
         if kind == "end":
             return
         at = match.end()

@@ -14,28 +14,12 @@ from latflow.errors import UserError
 from latflow.files import read_json
 
 _FILE, _NESTED = "preprocessor_config.json", "processor_config.json"
-_LFS = b"version https://git-lfs"
 # What the layer gives encoders, by what they read; another value is refused.
 _OURS: dict[str, dict[str, Any]] = {
     "samples": {"feature_size": 1},
     "fbank": {"num_mel_bins": 80, "stride": 2},
     "log_mel": {"hop_length": 160, "n_fft": 400},
 }
-
-
-def check_fetched(path: Path) -> None:
-    """Refuse what Git leaves in the place of a large file.
-
-    Raises:
-        UserError: it is that.
-    """
-    with path.open("rb") as stream:
-        if stream.read(len(_LFS)) == _LFS:
-            raise UserError(
-                "stands for a file of Git LFS that was not fetched",
-                file=path,
-                remedy="run git lfs pull in its folder",
-            )
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
@@ -48,7 +32,6 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     Raises:
         UserError: it is none, or was not fetched.
     """
-    check_fetched(path)
     return read_json(path, dict, what, "fetch it again")
 
 

@@ -31,10 +31,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from latflow.errors import UserError
-from latflow.files import file_digest, open_text, read_json
+from latflow.files import check_fetched, file_digest, open_text, read_json
 from latflow.nnet import torchaudio_encoders
 from latflow.nnet.encoder_files import (
-    check_fetched,
     check_preprocessing,
     normalizes_samples,
     read_object,

@@ -39,6 +39,17 @@ ngram 3=2
 
 \\end\\
 """
+NATURAL = """\\data\\
+ngram 1=4
+
+\\1-grams:
+0 <s>
+-0.6931472 a
+-1.3862944 b
+-1.3862944 </s>
+
+\\end\\
+"""
 PROSE = """#### This is a CLOSED-vocabulary model
 Beginning of data mark: \\data\\
 ngram 1=nr            # number of 1-grams
@@ -152,6 +163,13 @@ def zipped():
         (MODEL.encode("latin-1"), "line 11 is not UTF-8"),
         (MODEL.encode("utf-16-le"), "line 1 has a zero byte"),
         (changed("-0.4\ta", "0.4\ta"), "line 9: a log-probability is positive"),
+        (changed("ngram 1=5", "# mine\nngram 1=5"), "line 2: 'ngram 1=COUNT' expected"),
+        ("\\data\\\nngram 1=5\n", "the file ends in the header"),
+        ("<!DOCTYPE html>\n<html></html>\n", "is a page of the web"),
+        (changed("<s>", "<S>"), "sentence start <s>; it has <S> - write <s> for <S>"),
+        (changed("<s>", "<sos>"), "it has <sos> - write <s> for <sos>"),
+        (changed("</s>", "!EXIT"), "it has !EXIT - write </s> for !EXIT"),
+        (NATURAL, "exp(x) add up to 1.0000, their 10^x to 0.2849 - divide all"),
         (changed("\tb\t", "\t<eps>\t"), "has the word <eps>, which is a reserved"),
         (changed("\tb\t", "\t#0\t"), "has the word #0, which is a reserved symbol"),
         (

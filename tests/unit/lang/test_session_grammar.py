@@ -119,16 +119,16 @@ def test_what_rules_accept(lang, rules, accepted):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("public <x> = on <y> = off;", "';' is missing before '='"),
+        ("public <x> = on <y> = off;", "line 3: ';' is missing before '='"),
         ("public <x> = /2/ on /3/ off;", "';' is missing before '3'"),
         ("public <x> = (on;", r"'\)' is missing before ';'"),
         ("<x> = on;", "no rule is public"),
         ("public <x> = <y>;", "there is no rule <y>"),
         ("public <x> = <x> on | off;", "elsewhere than at its end"),
         ("public <x> = /-1/ on;", "'-1' is no weight"),
-        ("public <x> = on; public <x> = off;", "comes twice"),
+        ("public <x> = on;\npublic <x> = off;", "line 4: .* comes twice"),
         ("import <other.*>; public <x> = <other.y>;", "no rule <other.y>.*imported"),
-        ("public <x> = on ^ off > ;", "makes no sense"),
+        ("public <x> =\n /* a\n */ on // b\r\n^ off > ;", "line 6: it makes no sense"),
         (f"public <x> = {'(' * 200}on{')' * 200};", "more than 100 deep"),
         (
             "public <x> = <s0>; <s60> = on;"
@@ -160,6 +160,7 @@ def test_faulty_rules_are_refused_in_a_line(lang, text, message):
         "#JSGF V1.0 UTF-8 en;",
         "#JSGF V1.0 ISO8859-1 en",
         "#JSGF V1.0\r",
+        "#JSGFv1.0;",
     ],
 )
 def test_no_rule_is_lost_behind_the_first_line(lang, line):
