@@ -1,8 +1,8 @@
 """Vosk's websocket protocol: audio in binary messages, each answered by one of JSON.
 
 A client may first send `{"config": {...}}`; then sends samples, 16 bits little-endian,
-and at last `{"eof" : 1}`. `docs/serving.md` describes all messages. Facts from
-alphacep/vosk-server, `websocket/asr_server.py`.
+and at last `{"eof" : 1}`; some send these in binary messages, too. `docs/serving.md`
+describes all messages. Facts from alphacep/vosk-server, `websocket/asr_server.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latflow.serving.connection import Connection
 from latflow.serving.options import SessionOptions
+from latflow.serving.raw_audio import check_raw
 from latflow.serving.results import Event, Final, Hypothesis, Partial
 from latflow.serving.service import RefusedError, Service
 
@@ -70,6 +71,17 @@ def read_message(text: str) -> VoskConfig | Command:
         if command in message:
             return command
     raise RefusedError("a text message must have config, eof or reset", "message")
+
+
+def text_in(data: bytes) -> str | None:
+    """Return the JSON object that a binary message is, as text; None for samples."""
+    if data[:1] != b"{":
+        return None
+    try:
+        text = data.decode()
+        return text if isinstance(json.loads(text), dict) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def partial_reply(text: str) -> str:
@@ -170,13 +182,16 @@ class _VoskConnection(Connection):
     async def _reply_to(self, message: bytes | str) -> bool:
         """Answer a message; return whether there may be another."""
         began = time.perf_counter()
-        read = message if isinstance(message, bytes) else read_message(message)
+        text = message if isinstance(message, str) else text_in(message)
+        read = message if text is None else read_message(text)
         if isinstance(read, VoskConfig):
             self._configure(read)
             return True
         if not self._is_trusted:
             self._service.check_token("")
         if isinstance(read, bytes):
+            if not self._samples:
+                check_raw(read, self._rate)
             await self._reply(await self._accept(self._whole(read)), began)
         else:
             await self._finish(began)

@@ -215,6 +215,11 @@ def test_confidences_are_told_where_they_are_asked_for(client):
         ({"type": "input_audio_buffer.append", "audio": 3}, "base64", "audio"),
         ({"type": "input_audio_buffer.append"}, "base64", "audio"),
         ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "16 bits", "audio"),
+        (
+            {"type": "input_audio_buffer.append", "audio": "T2dnUwAC"},
+            "not a file (Ogg)",
+            "audio",
+        ),
         ({"type": "input_audio_buffer.commit"}, "no audio to commit", None),
         (
             {"type": "session.update", "session": {"type": "realtime"}},

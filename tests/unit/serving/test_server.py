@@ -127,6 +127,14 @@ def test_audio_may_be_cut_anywhere(server):
         assert answer(talk, EOF)["text"] == "3"
 
 
+def test_json_in_binary_messages_is_no_audio(server):
+    with connect(server.url) as talk:
+        talk.send(b'{"config": {"words": false}}')
+        assert answer(talk, chunks(0x7B7B)) == {"partial": str(0x7B7B)}  # all "{"
+        assert answer(talk, EOF.encode() + b"\n")["text"] == str(0x7B7B)
+        assert end_of(talk) == (1000, "")
+
+
 def test_segments_that_end_in_one_message_are_one_answer(server):
     with connect(server.url) as talk:
         assert answer(talk, chunks(1, 0, 2, 0, 3))["text"] == "1 2"
@@ -212,6 +220,7 @@ def test_many_clients_at_once_get_all_their_finals(server):
         ),
         (b"\0" * ((1 << 20) + 2), 1009, "a message of 1048578 bytes"),
         (np.full(4, 666, "<i2").tobytes(), 1011, "internal error"),
+        (b"OggS\0\2" + bytes(60), 1007, "a stream is samples"),
     ],
 )
 def test_what_is_refused_is_told_and_closed(server, message, code, error):

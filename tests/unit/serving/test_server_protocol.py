@@ -1,13 +1,17 @@
 """Messages of Vosk's protocol, read and written."""
 
 import contextlib
+import io
 import json
 
+import numpy as np
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.corpus.ctm import TimedWord
+from latflow.serving.raw_audio import check_raw
 from latflow.serving.results import Final, Hypothesis, Segment
 from latflow.serving.service import RefusedError
 from latflow.serving.websocket import (
@@ -15,6 +19,7 @@ from latflow.serving.websocket import (
     final_reply,
     partial_reply,
     read_message,
+    text_in,
 )
 
 ONE = TimedWord("a", 0.5, 0.25, "one", confidence=0.875)
@@ -141,3 +146,42 @@ def test_times_are_told_from_the_beginning_of_the_connection():
     )
     word = json.loads(reply)["result"][0]
     assert (word["start"], word["end"]) == (10.5, 10.75)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"{\x80}", b"{" * 100_000, b"[1]", b"5"])
+def test_binary_messages_that_are_no_json_object_are_samples(data):
+    assert text_in(data) is None
+    assert text_in(b'{"eof" : 1}\n') == '{"eof" : 1}\n'
+
+
+def wav(rate=8000, channels=1, subtype="PCM_16"):
+    stream = io.BytesIO()
+    samples = np.zeros((80, channels))
+    soundfile.write(stream, samples, rate, format="WAV", subtype=subtype)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"OggS\0\2", r"samples of 16 bits, not a file \(Ogg\); send whole files to"),
+        (b"\x1a\x45\xdf\xa3", r"\(WebM or Matroska\)"),
+        (b"\0\0\0\x18ftypmp42", r"\(MP4\)"),
+        (
+            wav(16000),
+            r"WAV file \(16 bits, 1 channels, 16000 Hz\), .* 1 channel, 8000 Hz",
+        ),
+        (wav(channels=2), "2 channels"),
+        (wav(subtype="PCM_24"), "24 bits"),
+        (wav(subtype="ULAW"), "no PCM samples"),
+    ],
+)
+def test_files_that_are_not_the_samples_of_a_stream_are_refused(data, message):
+    with pytest.raises(RefusedError, match=message) as refused:
+        check_raw(data, 8000.0)
+    assert refused.value.code == 1007
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"Ogg", wav(), wav()[:30], b"RIFF"])
+def test_samples_and_wav_files_of_the_stream_s_own_form_are_heard(data):
+    check_raw(data, 8000.0)
