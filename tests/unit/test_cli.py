@@ -143,6 +143,24 @@ def test_help_waits_for_no_large_library():
     assert done.stdout.endswith("[]\n")
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "import latflow.cli",
+        "from latflow.workflow.signals import handle_signals; handle_signals()",
+    ],
+)
+def test_an_interruption_at_the_start_is_one_line(begin):
+    told = []
+    for error in ("KeyboardInterrupt", "ValueError('a fault')"):
+        command = [sys.executable, "-c", f"{begin}\nraise {error}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        told.append(done.stderr)
+    assert told[0] == "interrupted; run the same command again\n"
+    assert "Traceback" in told[1]
+    assert told[1].endswith("ValueError: a fault\n")
+
+
 def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
     assert run(capsys, "init", tmp_path / "mine")[0] == 0
     monkeypatch.chdir(tmp_path / "mine")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_a_job_ends_with_the_process_that_waits_for_it(server, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_job_that_nobody_waits_for_is_not_begun(tmp_path):
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    job = fork_server._Job(None, sys.executable, {}, str(tmp_path), [], [])
+    with ours:
+        assert fork_server._work(ours, job) == 1
+    assert Path.cwd() != tmp_path
+
+
 def test_jobs_with_threads_and_without_a_server_are_done_by_their_process(
     server, tmp_path
 ):

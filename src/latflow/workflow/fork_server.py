@@ -252,7 +252,10 @@ def _import(job: _Job) -> None:
 
 def _work(connection: socket.socket, job: _Job) -> int:
     """Do a job in a fork; returns its status, which is sent before."""
-    connection.sendall(_NUMBER.pack(os.getpid()))
+    try:
+        connection.sendall(_NUMBER.pack(os.getpid()))
+    except OSError:  # who waited has been told to end
+        return 1
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
     os.chdir(job.folder)
     os.environ.clear()

@@ -24,6 +24,8 @@ from typing import Any
 import psutil
 from snakemake.scheduling.job_scheduler import JobScheduler
 
+from latflow.interruption import report_in_a_line
+
 _EXIT: Any = JobScheduler.exit_gracefully  # Snakemake's own
 # A job that begins just when the run is told to end, or has not yet its handlers, is
 # told again; for a job that has been told already that changes nothing.
@@ -35,8 +37,11 @@ _SHELLS = {"bash", "dash", "sh", "time"}
 def handle_signals() -> None:
     """Have this process's Snakemake tell its jobs to end when it is told itself.
 
+    Ctrl-C is then told in a line, also before jobs run.
+
     To be called before Snakemake makes its scheduler, which installs a handler.
     """
+    report_in_a_line()
     scheduler: Any = JobScheduler
     scheduler.exit_gracefully = _exit_gracefully
     with contextlib.suppress(ValueError):  # not in the main thread
