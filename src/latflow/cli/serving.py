@@ -276,10 +276,10 @@ def _transcribe(arguments: Arguments) -> int:
 
 def _language(arguments: Arguments) -> LanguageOptions:
     """Return what recordings are recognized with beside the package."""
-    from latflow.files import read_lines
     from latflow.lang.lexicon import read_new_words
     from latflow.options import read_options
     from latflow.serving.options import LanguageOptions
+    from latflow.text_files import read_lines
 
     lines = read_lines(arguments.phrases) if arguments.phrases else ()
     grammar = ""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines, write_text
+from latflow.files import atomic_output, write_text
 from latflow.lang.lexicon_forms import read_rows
 from latflow.lang.lexicon_rows import Row, is_number
 from latflow.lang.silence import (
@@ -30,6 +30,7 @@ from latflow.lang.silence import (
     read_sentence_silence,
     write_sentence_silence,
 )
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

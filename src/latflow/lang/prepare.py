@@ -14,7 +14,7 @@ from pathlib import Path
 
 from latflow.corpus.words import WordForms
 from latflow.errors import UserError
-from latflow.files import atomic_directory, atomic_output, open_text
+from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import GENERATED, Lang
@@ -50,6 +50,7 @@ from latflow.lang.options import (
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
 from latflow.lang.speaker_dictionaries import read_dictionaries
+from latflow.text_files import open_text
 
 log = logging.getLogger(__name__)
 

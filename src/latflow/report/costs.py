@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 
 from latflow.features.frame_times import frames_amount
-from latflow.files import read_json_lines
 from latflow.parts import share_of
 from latflow.report import figures
 from latflow.report.inputs import Results, checked, read_json, read_table
@@ -32,6 +31,7 @@ from latflow.report.page import (
 )
 from latflow.report.records import Benchmark, Decoding, Job
 from latflow.scoring.results import write_table
+from latflow.text_files import read_json_lines
 
 # Inputs that stand for the speech of a split: a stage that reads one goes over it.
 _SPEECH = {"meta.json", "cuts.jsonl.gz", "lattices.ark", "recordings.jsonl.gz"}
