@@ -656,6 +656,12 @@ def shell(line, **environment):
     )
 
 
+@pytest.mark.parametrize("name", ["--words", "--phrases", "--grammar", "--lm"])
+def test_an_empty_name_of_a_file_is_refused(capsys, name):
+    assert main(["transcribe", "package", "a.wav", name, ""]) == 1
+    assert "an option that takes a file has an empty one" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")
 def test_an_output_that_is_full_is_one_line():
     found = shell("$latflow docs > /dev/full")

@@ -34,6 +34,16 @@ def option(name: str, text: str, default: Any = None, **keywords: Any) -> Option
     return name, {"help": text, **keywords}
 
 
+def file_name(given: str) -> str:
+    """Return the argument of an option that takes a file, which may not be empty."""
+    if not given:
+        raise UserError(
+            "an option that takes a file has an empty one",
+            remedy="name a file, or leave the option out",
+        )
+    return given
+
+
 def own_folder(*marks: str) -> Callable[[str], str]:
     """Return the type of an argument that names a folder to write, as a whole.
 
