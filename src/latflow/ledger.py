@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_json_lines
+from latflow.files import atomic_output
 from latflow.parts import in_order_of_ids
+from latflow.text_files import read_json_lines
 
 Action = Literal[
     "skipped", "retried", "partial", "truncated", "noted", "renamed", "excluded"

@@ -186,5 +186,6 @@ def test_digests_are_of_all_that_jobs_call(experiment, python, repository):
 # What runs around a stage, and makes no result old.
 RUNNER = (
     "latflow.workflow.", "latflow.provenance.", "latflow.options.", "latflow.logs.",
-    "latflow.files.", "latflow.jit.", "latflow.gpu_load.",
+    "latflow.files.", "latflow.text_files.", "latflow.yaml_files.", "latflow.jit.",
+    "latflow.gpu_load.",
 )  # fmt: skip

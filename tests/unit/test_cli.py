@@ -634,6 +634,8 @@ def test_folders_of_others_are_not_replaced(capsys, tmp_path, monkeypatch, words
         f"error: {out}: is not empty (it holds thesis.tex), and would be replaced"
     )
     assert (out / "thesis.tex").read_text() == "years"
+    assert main([word.replace("OUT", str(out / "thesis.tex")) for word in words]) == 1
+    assert "thesis.tex: is no folder" in capsys.readouterr().err
 
 
 def test_what_a_command_wrote_before_is_replaced(capsys, tmp_path):
@@ -670,6 +672,12 @@ def shell(line, **environment):
         capture_output=True,
         text=True,
     )
+
+
+@pytest.mark.parametrize("name", ["--words", "--phrases", "--grammar", "--lm"])
+def test_an_empty_name_of_a_file_is_refused(capsys, name):
+    assert main(["transcribe", "package", "a.wav", name, ""]) == 1
+    assert "an option that takes a file has an empty one" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")

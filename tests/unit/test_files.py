@@ -7,13 +7,8 @@ import os
 import pytest
 
 from latflow.errors import UserError
-from latflow.files import (
-    atomic_directory,
-    atomic_output,
-    read_lines,
-    remove_leftovers,
-    write_text,
-)
+from latflow.files import atomic_directory, atomic_output, remove_leftovers, write_text
+from latflow.text_files import read_lines
 
 
 def test_output_appears_only_after_the_block(tmp_path):

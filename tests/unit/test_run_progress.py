@@ -257,3 +257,11 @@ def _closed_pipe():
     reader, writer = os.pipe()
     os.close(reader)
     return writer
+
+
+def test_costs_are_expected_without_what_draws():
+    code = (
+        "import sys, latflow.report.expected_costs; print('matplotlib' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True) == "False\n"

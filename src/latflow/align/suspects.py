@@ -47,7 +47,7 @@ from latflow.corpus.manifests import read_cuts, samples_or_reason
 from latflow.corpus.signal_faults import SignalMeasures, measure_signal
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.files import read_lines, write_text
+from latflow.files import write_text
 from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
@@ -56,6 +56,7 @@ from latflow.ledger import read_ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.parts import SetJob
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from latflow.errors import UserError
+from latflow.own_folder import PACKAGE, check_own_folder
 
 if TYPE_CHECKING:
     from latflow.options import Options
@@ -33,34 +34,32 @@ def option(name: str, text: str, default: Any = None, **keywords: Any) -> Option
     return name, {"help": text, **keywords}
 
 
+def file_name(given: str) -> str:
+    """Return the argument of an option that takes a file, which may not be empty."""
+    if not given:
+        raise UserError(
+            "an option that takes a file has an empty one",
+            remedy="name a file, or leave the option out",
+        )
+    return given
+
+
 def own_folder(*marks: str) -> Callable[[str], str]:
     """Return the type of an argument that names a folder to write, as a whole.
 
-    What is in the folder is replaced, so that it must be new, empty, or what the
-    command wrote before.
-
     Args:
-        marks: patterns of names in a folder that the command wrote, each of which one
-            there must fit; without any it must be new or empty.
+        marks: of a folder that the command wrote, see `check_own_folder`.
     """
 
     def check(given: str) -> str:
-        folder = Path(given)
-        held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        is_own = marks and all(any(folder.glob(mark)) for mark in marks)
-        if held and not is_own:
-            raise UserError(
-                f"is not empty (it holds {held[0]}), and would be replaced as a whole",
-                file=given,
-                remedy="name a new folder",
-            )
+        check_own_folder(given, *marks)
         return given
 
     return check
 
 
 #: Of folders of packages.
-PACKAGE_FOLDER = own_folder("package.json", "model")
+PACKAGE_FOLDER = own_folder(*PACKAGE)
 
 
 def flag(name: str, text: str) -> Option:

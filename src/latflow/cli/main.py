@@ -17,7 +17,9 @@ from collections.abc import Sequence
 import latflow
 from latflow.cli import (
     align,
+    boundaries,
     cache,
+    checks,
     completion,
     data,
     experiment,
@@ -157,10 +159,11 @@ def _parser() -> argparse.ArgumentParser:
         required=True, metavar="<command>", parser_class=CommandParser
     )
     groups = (
-        *(experiment.COMMANDS, data.COMMANDS, models.COMMANDS, data.HDF5),
-        *(lattice.COMMANDS, language_models.COMMANDS),
+        *(experiment.COMMANDS, checks.COMMANDS, data.COMMANDS, models.COMMANDS),
+        *(data.HDF5, lattice.COMMANDS, language_models.COMMANDS),
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
-        *(align.ALIGN, g2p.G2P, cache.CACHE, returnn.COMMANDS, completion.COMMANDS),
+        *(align.ALIGN, boundaries.COMMANDS, g2p.G2P, cache.CACHE),
+        *(returnn.COMMANDS, completion.COMMANDS),
     )
     for group in groups:
         group.add_to(commands)

@@ -16,6 +16,7 @@ from latflow.cli.commands import (
     Arguments,
     Group,
     Option,
+    file_name,
     flag,
     named_experiment,
     option,
@@ -212,17 +213,26 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--channel", "channel to transcribe, from 1; else their mean", type=int),
     option("--raw-rate", "standard input is 16-bit samples at this rate", type=int),
     option("--n-best", "hypotheses of a segment in the JSON", 1),
-    option("--lattices", "archive to write the lattices of all segments to"),
+    option(
+        "--lattices",
+        "archive to write the lattices of all segments to",
+        type=file_name,
+    ),
     option(
         "--words",
         "words to add, as a lexicon; without phones where the package has a G2P model",
+        type=file_name,
     ),
     option("--word-boost", "discount on the cost of each of these words", -1.0),
     option("--words-like", "words that they are like", [], nargs="+", metavar="WORD"),
-    option("--phrases", "file of phrases to favour, one a line"),
+    option("--phrases", "file of phrases to favour, one a line", type=file_name),
     option("--phrase-boost", "discount on each word of these phrases", 4.0),
-    option("--grammar", "file of all that may be said: JSON list of phrases, or JSGF"),
-    option("--lm", "other language model, in ARPA form"),
+    option(
+        "--grammar",
+        "file of all that may be said: JSON list of phrases, or JSGF",
+        type=file_name,
+    ),
+    option("--lm", "other language model, in ARPA form", type=file_name),
     option("--threads", "segments recognized at a time", 2),
     option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
     flag("--trust-code", "run code that the package names"),
@@ -276,10 +286,10 @@ def _transcribe(arguments: Arguments) -> int:
 
 def _language(arguments: Arguments) -> LanguageOptions:
     """Return what recordings are recognized with beside the package."""
-    from latflow.files import read_lines
     from latflow.lang.lexicon import read_new_words
     from latflow.options import read_options
     from latflow.serving.options import LanguageOptions
+    from latflow.text_files import read_lines
 
     lines = read_lines(arguments.phrases) if arguments.phrases else ()
     grammar = ""

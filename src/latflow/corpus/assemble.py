@@ -32,10 +32,10 @@ from latflow.corpus.json_lines import JsonItem, ManifestWriter, Spool
 from latflow.corpus.options import CutSource, GivenSource, KaldiSource, ManifestSource
 from latflow.corpus.words import RESERVED_WORDS, WordForms, no_word_known
 from latflow.errors import UserError
-from latflow.files import read_lines
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 
 @dataclass(frozen=True)

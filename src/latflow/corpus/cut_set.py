@@ -29,8 +29,9 @@ from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.manifest_fields import audio_types, cut_fields
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
-from latflow.files import read_json_lines, require_file
+from latflow.files import require_file
 from latflow.parallel import in_order
+from latflow.text_files import read_json_lines
 
 _REMEDY = "write it with Lhotse: cuts.to_file('cuts.jsonl.gz')"
 

@@ -28,7 +28,7 @@ from latflow.corpus.subtitles import read_subtitles
 from latflow.corpus.textgrid import Interval, Tier, read_tiers
 from latflow.corpus.words import holds_word
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 _PHONES = re.compile(r"\b(phones?|phonemes?|segments?|MAU|KAN)$", re.IGNORECASE)
 _TIMES = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\S")

@@ -17,7 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from latflow.corpus.manifest_fields import cut_fields
 from latflow.errors import UserError
-from latflow.files import read_json_lines, reading, require_file
+from latflow.files import reading, require_file
+from latflow.text_files import read_json_lines
 
 REMEDY = "run the prepare_corpus stage again"
 

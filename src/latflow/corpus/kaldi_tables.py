@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, decode_line, open_text, require_file
+from latflow.files import atomic_output, require_file
+from latflow.text_files import decode_line, open_text
 
 _ABOVE = 4  # folders above a table that its paths may be relative to
 
@@ -37,7 +38,7 @@ class Table:
     transcripts costs memory for its ids only. Not for use by several threads.
 
     Args:
-        path: the file; of any encoding that `latflow.files` reads.
+        path: the file; of any encoding that `latflow.text_files` reads.
 
     Raises:
         UserError: the file is missing or not UTF-8, or an id occurs twice.

@@ -37,7 +37,8 @@ from latflow.corpus.manifest_fields import (
     supervision_fields,
 )
 from latflow.errors import UserError
-from latflow.files import read_json_lines, reading
+from latflow.files import reading
+from latflow.text_files import read_json_lines
 
 # Field of a cut: factor of its samples, where a corpus with changed volumes has one.
 VOLUME = "volume"

@@ -23,7 +23,7 @@ from lhotse import RecordingSet, SupervisionSet
 
 import latflow.corpus.audio_backend  # noqa: F401 - recipes look into audio files
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from latflow.corpus.textgrid import Interval, Tier
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 _TIME = r"(?:(\d+):)?(\d\d?):(\d\d?)(?:[,.](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")

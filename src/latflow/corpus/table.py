@@ -17,7 +17,7 @@ from latflow.corpus.folder_files import AUDIO_SUFFIXES
 from latflow.corpus.listing import Fault, Listing, Part, file_id
 from latflow.corpus.options import TableSource
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 # Names that exports give the columns, the first one that is there counts.
 PATHS = ("path", "audio", "file_name", "file", "audio_path", "audio_filepath")

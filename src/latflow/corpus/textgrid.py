@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from latflow.errors import UserError
-from latflow.files import read_lines, require_file
+from latflow.files import require_file
+from latflow.text_files import read_lines
 
 _BINARY = b"ooBinaryFile"
 # Texts; numbers, behind which letters don't count; what begins like either. The rest,

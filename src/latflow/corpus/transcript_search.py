@@ -25,7 +25,7 @@ from latflow.corpus.folder_files import AUDIO_SUFFIXES, folders, is_audio_name
 from latflow.corpus.table import PATHS, TEXTS
 from latflow.corpus.words import holds_word
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 _ALONE = ("txt", "lab", "text", "trn", "wrd")  # one file for one audio file
 _LISTS = ("", "txt", "tsv", "csv", "text", "data", "trans", "list", "lst", "tab")

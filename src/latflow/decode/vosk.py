@@ -38,6 +38,7 @@ from latflow.lang.compatibility import check_phones
 from latflow.lang.directory import Lang
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.nnet3 import Nnet3
+from latflow.own_folder import check_own_folder
 
 # How Vosk computes i-vectors, whatever the folder says; and the frames a score that its
 # weights of silence count on.
@@ -93,11 +94,8 @@ def export_vosk(
         UserError: the folder is not empty, parts do not fit each other, Kaldi has no
             form for a layer, or Vosk computes features otherwise.
     """
-    out, lang = Path(out_dir), Lang.load(files.lang_dir)
-    if out.is_dir() and any(out.iterdir()):
-        raise UserError(
-            "the folder is not empty", file=out, remedy="name a new one, or empty it"
-        )
+    check_own_folder(out := Path(out_dir))
+    lang = Lang.load(files.lang_dir)
     model = load_model(files.model_dir)
     tree, transitions = load_transitions(files.model_dir)
     check_phones(transitions, lang, files.model_dir / "final.mdl")

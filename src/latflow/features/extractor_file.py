@@ -23,8 +23,9 @@ from latflow.features.options import (
     FrontEndOptions,
     LhotseExtractionOptions,
 )
-from latflow.files import read_yaml, write_text
+from latflow.files import write_text
 from latflow.options import read_options
+from latflow.yaml_files import read_yaml
 
 EXTRACTOR_FILE = "feature_extractor.yaml"
 # Settings beside those of the extractor, which Lhotse's file has no place for.

@@ -47,11 +47,12 @@ from latflow.features.transform import (
     Linear,
     Splice,
 )
-from latflow.files import read_lines, reading, write_text
+from latflow.files import reading, write_text
 from latflow.gmm.source import SpeakerTransforms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import read_int_vectors, read_matrix, write_matrix
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

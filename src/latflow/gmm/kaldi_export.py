@@ -53,6 +53,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.prepare import copy_lang
 from latflow.logs import progress
 from latflow.options import adapter
+from latflow.own_folder import check_own_folder
 from latflow.parallel import in_order, worker_pool
 
 GRAPHS = "fsts.{}.gz"
@@ -93,12 +94,8 @@ def export_system(
         UserError: the folder is not empty, parts do not fit each other, Kaldi's scripts
             have no form for the features, or `frames` is missing where it is needed.
     """
-    out, lang = Path(out_dir), Lang.load(lang_dir)
-    if out.is_dir() and any(out.iterdir()):
-        raise UserError(
-            "the folder is not empty", file=out, remedy="name a new one, or empty it"
-        )
-    system = GmmSystem.load(system_dir)
+    check_own_folder(out := Path(out_dir))
+    lang, system = Lang.load(lang_dir), GmmSystem.load(system_dir)
     store = None if frames is None else FrameStore.load(frames)
     jobs = _Jobs(store, num_jobs)
     model = system.model.transitions

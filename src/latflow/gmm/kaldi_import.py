@@ -31,7 +31,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.options import FeatureOptions, GmmFeatures
 from latflow.features.transform import FeatureTransform
-from latflow.files import read_lines, write_json
+from latflow.files import write_json
 from latflow.fst.graph import Graph
 from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
 from latflow.gmm.kaldi_dir import (
@@ -65,6 +65,7 @@ from latflow.lang.compatibility import (
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.text_files import read_lines
 
 _MAKE_AGAIN = "make the graph again with this model and this lang directory"
 _CHECK_STATES = 1 << 16  # states looked at together, to keep temporary arrays small

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from latflow.errors import UserError
-from latflow.files import read_lines
 from latflow.options import Options, read_options
+from latflow.text_files import read_lines
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _NONE: Mapping[str, str] = MappingProxyType({})

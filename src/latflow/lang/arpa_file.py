@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from latflow.errors import UserError
-from latflow.files import open_text, read_lines
 from latflow.lang.lexicon import SENTENCE_START
+from latflow.text_files import open_text, read_lines
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from latflow.corpus.dictionaries import plain_word
 from latflow.corpus.words import WordForms
 from latflow.errors import UserError
-from latflow.files import read_lines, write_text
+from latflow.files import write_text
 from latflow.lang.arpa_file import arpa_entries
 from latflow.lang.g2p import G2p, Guess, spoken_entries, train_g2p
 from latflow.lang.lexicon import (
@@ -36,6 +36,7 @@ from latflow.lang.speaker_dictionaries import read_dictionaries
 from latflow.lang.special_words import special_names
 from latflow.lang.transducer_g2p import TransducerG2p
 from latflow.parallel import in_order, worker_pool
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from typing import NoReturn
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.hmm.topology import Topology
 from latflow.lang.lexicon import (
@@ -28,6 +27,7 @@ from latflow.lang.lexicon import (
     Pronunciation,
     read_written_lexicon,
 )
+from latflow.text_files import read_lines
 
 REMEDY = "make the lang directory again; its files must come from one run"
 GENERATED = "generated.tsv"  # entries of the lexicon that no person wrote

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines, write_text
+from latflow.files import atomic_output, write_text
 from latflow.lang.lexicon_forms import read_rows
-from latflow.lang.lexicon_rows import Row, is_number
+from latflow.lang.lexicon_rows import Row, is_number, refuse_title
 from latflow.lang.silence import (
     SILENCE_FILE,
     SentenceSilence,
@@ -30,6 +30,7 @@ from latflow.lang.silence import (
     read_sentence_silence,
     write_sentence_silence,
 )
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 
@@ -185,14 +186,20 @@ def read_new_words(path: str | Path) -> list[str]:
         Lines: words alone first, then what `read_entry` reads.
 
     Raises:
-        UserError: as `read_lexicon`, but for words that have no pronunciation.
+        UserError: as `read_lexicon`, but for words that have no pronunciation; or the
+            first line may be the title of a column.
     """
     file = Path(path)
     rows = read_rows(file, has_probabilities=None)
     alone = [row.word for row in rows if not (row.columns or row.fields)]
+    if marked := [word for word in alone if word[1:].endswith((":", ";", ","))]:
+        log.warning(
+            "%s: words that end in a mark are added with it: %s", file, " ".join(marked)
+        )
     spoken = [row for row in rows if row.columns or row.fields]
     if not rows:
         raise _empty(file)
+    refuse_title(file, rows)
     entries = _lexicon_of(spoken, file).entries if spoken else ()
     lines = [entry_line(entry) for entry in _max_normalize(entries)]
     return [*dict.fromkeys(alone), *lines]

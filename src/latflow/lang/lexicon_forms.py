@@ -36,7 +36,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from latflow.files import read_lines
 from latflow.lang.lexicon_rows import (
     OUTPUT,
     Row,
@@ -47,6 +46,7 @@ from latflow.lang.lexicon_rows import (
     refuse_other_forms,
     refuse_unseparated,
 )
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 

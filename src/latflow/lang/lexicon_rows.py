@@ -86,6 +86,18 @@ def refuse_other_forms(file: Path, rows: Sequence[Row]) -> None:
             )
 
 
+def refuse_title(file: Path, rows: Sequence[Row]) -> None:
+    """Refuse a list of words whose first may be the title of a table's one column."""
+    first = rows[0]
+    if len(rows) > 1 and first.word.casefold() in _TITLES[0] and not first.fields:
+        raise fault(
+            file,
+            first,
+            f"{first.word} may be the title of a column, or a word",
+            "remove it, or put the word on a later line",
+        )
+
+
 def refuse_blanks(file: Path, rows: Sequence[Row]) -> None:
     """Refuse words with a blank, where a tab follows them."""
     for row in rows:

@@ -117,6 +117,36 @@ def estimate(
         UserError: the order is below 1, the text has no words, or `min_counts` fall
             with length.
     """
+    corpus = encode(
+        sentences,
+        unknown_word=unknown_word if unknown_word is not None else "<unk>",
+        vocabulary=vocabulary,
+        min_count=min_counts[0],
+    )
+    return estimate_of_corpus(
+        corpus,
+        order,
+        is_open=unknown_word is not None,
+        min_counts=min_counts,
+        discounts=discounts,
+        background=background,
+    )
+
+
+def estimate_of_corpus(
+    corpus: Corpus,
+    order: int,
+    *,
+    is_open: bool,
+    min_counts: Sequence[int] = (1,),
+    discounts: Sequence[Discounts] | None = None,
+    background: Mapping[str, float] | None = None,
+) -> NgramModel:
+    """Estimate an n-gram model of a text that is read already, see `estimate`.
+
+    Args:
+        is_open: whether the model has n-grams of the unknown word.
+    """
     if order < 1:
         raise UserError(f"n-grams of length {order}", remedy="ask for 1 or more")
     least = [*min_counts, *[min_counts[-1]] * order][:order]
@@ -125,13 +155,6 @@ def estimate(
             f"min_counts {least} fall with length",
             remedy="demand of long n-grams at least what is demanded of short ones",
         )
-    is_open = unknown_word is not None
-    corpus = encode(
-        sentences,
-        unknown_word=unknown_word if unknown_word is not None else "<unk>",
-        vocabulary=vocabulary,
-        min_count=least[0],
-    )
     tables = count_ngrams(corpus, order, skip_unknown=not is_open)
     counts = _adjusted_counts(tables, is_open=is_open)
     kept = [table.count >= low for table, low in zip(tables, least, strict=True)]

@@ -19,9 +19,9 @@ import numpy as np
 
 from latflow.corpus.words import WordForms
 from latflow.errors import UserError
-from latflow.files import read_json_lines, read_lines
 from latflow.lang.arpa import NONE, pack
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END, SENTENCE_START
+from latflow.text_files import read_json_lines, read_lines
 
 START_ID, END_ID = 0, 1
 _FORBIDDEN = frozenset(RESERVED_WORDS)

@@ -10,11 +10,12 @@ import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from latflow.corpus.words import WordForms
 from latflow.errors import UserError
-from latflow.files import atomic_directory, atomic_output, open_text
+from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import GENERATED, Lang
@@ -32,11 +33,12 @@ from latflow.lang.lexicon import (
 )
 from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
 from latflow.lang.ngram import (
-    estimate,
+    estimate_of_corpus,
     uniform,
     with_unknown_words,
 )
 from latflow.lang.ngram_counts import (
+    encode,
     text_sentences,
     transcript_sentences,
 )
@@ -50,6 +52,7 @@ from latflow.lang.options import (
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
 from latflow.lang.speaker_dictionaries import read_dictionaries
+from latflow.text_files import open_text
 
 log = logging.getLogger(__name__)
 
@@ -198,22 +201,23 @@ def _estimate(
         words = {*lang.speech_words, *filter(lang.is_known, said)} - {lang.oov_word}
         vocabulary, has_unknown = sorted(words, key=str.encode), not said <= words
 
-    def model_of(unknown_word: str | None) -> NgramModel:
-        return estimate(
-            sentences(),
-            options.order,
-            vocabulary=vocabulary,
-            unknown_word=unknown_word,
-            min_counts=options.min_counts,
-        )
-
-    model = model_of(options.unknown_word)
+    corpus = encode(
+        sentences(),
+        unknown_word=options.unknown_word or _UNKNOWN_NAMES[0],
+        vocabulary=vocabulary,
+        min_count=options.min_counts[0],
+    )
+    estimate = partial(
+        estimate_of_corpus, order=options.order, min_counts=options.min_counts
+    )
+    model = estimate(corpus, is_open=options.unknown_word is not None)
     if summary := first.summary():
         log.info("words of the text are changed: %s", summary)
     log.info("the text itself: %s", perplexity(model, sentences()))
     name = unknown_name(_UNKNOWN_NAMES, lang.word_ids)
     if adds_words and has_unknown and options.unknown_word is None and name:
-        model = with_unknown_words(model, model_of(name))
+        named = replace(corpus, words=[*corpus.words[:-1], name])
+        model = with_unknown_words(model, estimate(named, is_open=True))
     return model
 
 

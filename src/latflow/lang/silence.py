@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from latflow.errors import UserError
-from latflow.files import read_lines, write_text
+from latflow.files import write_text
+from latflow.text_files import read_lines
 
 SILENCE_FILE = "silprob.txt"
 _KEYS = ("<s>", "</s>_s", "</s>_n", "overall")  # Kaldi's, in the order of its file

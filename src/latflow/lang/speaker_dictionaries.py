@@ -12,10 +12,11 @@ from pathlib import Path
 from latflow.corpus.dictionaries import is_marked, named_word
 from latflow.corpus.ids import plain_id
 from latflow.errors import UserError
-from latflow.files import read_yaml, reading
+from latflow.files import reading
 from latflow.lang.lexicon import Lexicon, Pronunciation, read_lexicon
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import is_special
+from latflow.yaml_files import read_yaml
 
 SUFFIXES = (".yaml", ".yml")
 _DEFAULT = "default"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from latflow.corpus import prepare
 from latflow.corpus.options import Source
-from latflow.files import read_lines
 from latflow.lang.lexicon import RESERVED_WORDS
 from latflow.lang.options import LangOptions
 from latflow.lang.speaker_dictionaries import read_dictionaries
+from latflow.text_files import read_lines
 
 
 def prepare_corpus(

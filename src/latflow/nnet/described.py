@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from latflow.files import read_json, read_yaml, write_text
+from latflow.files import read_json, write_text
 from latflow.nnet.options import PoolOptions, PretrainedOptions, SubsampleOptions
 from latflow.options import Options
+from latflow.yaml_files import read_yaml
 
 #: Targets of losses that have one of their own.
 DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}

@@ -30,7 +30,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from latflow.errors import UserError
-from latflow.files import read_yaml
 from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.encoders import described as described_encoder
 from latflow.nnet.graph import (
@@ -56,6 +55,7 @@ from latflow.nnet.loops import LoopOptions
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
 from latflow.options import Options
+from latflow.yaml_files import read_yaml
 
 _COMMON = (
     *("class", "from", "initial_state", "reuse"),

@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from latflow.errors import UserError
-from latflow.files import check_fetched, file_digest, open_text, read_json
+from latflow.files import check_fetched, file_digest, read_json
 from latflow.nnet import torchaudio_encoders
 from latflow.nnet.encoder_files import (
     check_preprocessing,
@@ -39,6 +39,7 @@ from latflow.nnet.encoder_files import (
     read_object,
 )
 from latflow.nnet.options import MOST_LAYERS
+from latflow.text_files import open_text
 
 log = logging.getLogger(__name__)
 

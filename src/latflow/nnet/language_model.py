@@ -32,12 +32,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from latflow.errors import UserError
-from latflow.files import atomic_directory, read_lines, write_text
+from latflow.files import atomic_directory, write_text
 from latflow.lang.arpa import NgramModel, Perplexity
 from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
 from latflow.lang.options import LstmLmOptions
 from latflow.nnet.graph import initialize
 from latflow.nnet.options import MOST_LAYERS
+from latflow.text_files import read_lines
 
 END = 0  # class of the sentence end; as an input, the sentence start
 OUTSIDE = -1  # a word outside the vocabulary

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 _JSON_NAMES = MappingProxyType({"true": True, "false": False, "null": None})
 _OPERATORS: Mapping[type, Callable[..., Any]] = MappingProxyType(

@@ -18,7 +18,7 @@ import pandas as pd
 
 from latflow.errors import UserError
 from latflow.files import write_text
-from latflow.report.costs import capacity_section, speed_section
+from latflow.report.cost_sections import capacity_section, speed_section
 from latflow.report.data import (
     data_section,
     language_section,

@@ -10,7 +10,6 @@ import pandas as pd
 import yaml
 
 from latflow.align.cleanup import SUMMARY as CLEANED
-from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.lang.directory import GENERATED
 from latflow.ledger import read_ledger
@@ -19,6 +18,7 @@ from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
 from latflow.report.records import Cleaned, Mixture, Package
 from latflow.scoring.calibration import ScoredWords, calibration_error
+from latflow.text_files import read_lines
 
 MAX_GENERATED = 5000  # pronunciations that are listed
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")

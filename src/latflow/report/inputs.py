@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from latflow.corpus.manifest_fields import cut_fields
 from latflow.errors import UserError
-from latflow.files import read_json_lines, read_lines, reading
+from latflow.files import reading
 from latflow.nnet.described import frame_subsampling
 from latflow.options import adapter
 from latflow.report.choice import Decision, decide, rates_of
@@ -30,6 +30,7 @@ from latflow.report.significance import (
 )
 from latflow.scoring import results as tables
 from latflow.scoring.bootstrap import Comparison
+from latflow.text_files import read_json_lines, read_lines
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.sequence_networks import SequenceNetwork

@@ -7,13 +7,13 @@ from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import MonoCut
 
 from latflow.corpus.manifests import read_cuts, supervision_of
-from latflow.files import read_lines
 from latflow.lattice.edit_distance import align_words
 from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
 from latflow.report.inputs import Results, read_table
 from latflow.report.page import Example, Note, Section, Table, Words, missing, rows_of
 from latflow.report.scores import aligned
 from latflow.scoring.results import GAP
+from latflow.text_files import read_lines
 
 MAX_ROWS = 1000
 LEAD = (

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_json, read_lines, reading, write_text
+from latflow.files import read_json, reading, write_text
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
+from latflow.text_files import read_lines
 
 if TYPE_CHECKING:
     import pandas as pd

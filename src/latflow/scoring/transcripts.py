@@ -12,8 +12,9 @@ import numpy as np
 from latflow.corpus.ctm import TimedWord
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.files import atomic_output, read_json_lines, read_lines
+from latflow.files import atomic_output
 from latflow.lattice.mbr import MbrResult
+from latflow.text_files import read_json_lines, read_lines
 
 _REMEDY = "remove the file and extract the features again"
 

@@ -28,10 +28,10 @@ from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import at_rate, load_samples, read_cuts, text_of
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
-from latflow.files import read_lines
 from latflow.serving.clients import ClientError, Connection, Server, server_of
 from latflow.serving.load_report import Exchange, LoadReport, summarize
 from latflow.serving.options import LoadOptions
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

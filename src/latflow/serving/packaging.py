@@ -28,6 +28,7 @@ from latflow.lang.silence import SILENCE_FILE
 from latflow.nnet.described import described_licences
 from latflow.nnet.model_dir import keep_decoded
 from latflow.options import PositiveInt
+from latflow.own_folder import PACKAGE, check_own_folder
 from latflow.provenance import versions
 from latflow.scoring.calibration import (
     Curve,
@@ -129,13 +130,15 @@ def write_package(
 
     Args:
         files: parts of the system, its models and what is known of it.
-        out_dir: the package, replaced as a whole.
+        out_dir: the package; must be new, empty or a package, which is replaced.
         options: what is not in the files.
 
     Raises:
-        UserError: a file is missing or faulty, parts do not fit each other, or the
-            system cannot be streamed though that is not allowed.
+        UserError: the folder holds something else, a file is missing or faulty, parts
+            do not fit each other, or the system cannot be streamed though that is not
+            allowed.
     """
+    check_own_folder(out_dir, *PACKAGE)
     is_gmm = options.kind == "gmm"
     why_aligning = _why_aligning(files, options)
     with atomic_directory(out_dir) as folder:
@@ -381,11 +384,12 @@ def add_boundaries(package_dir: Path, model: BoundaryModel, out_dir: Path) -> No
     Args:
         package_dir: the package that it is made of.
         model: of boundaries.
-        out_dir: the new package, replaced as a whole.
+        out_dir: the new package; see `write_package`.
 
     Raises:
-        UserError: the package is faulty.
+        UserError: the package is faulty, or the folder holds something else.
     """
+    check_own_folder(out_dir, *PACKAGE)
     info = read_info(package_dir)
     check_files(package_dir, info)
     with atomic_directory(out_dir) as folder:

@@ -11,6 +11,7 @@ It is made of what the commands are made of; see docs/python.md.
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -164,7 +165,8 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
     """Return the word errors of utterances together, as the workflow counts them.
 
     Args:
-        references: transcript of each utterance.
+        references: transcript of each utterance; letters with marks are the same in
+            any of Unicode's forms.
         hypotheses: recognized words; a reference without one counts as all deleted.
 
     Returns:
@@ -218,7 +220,7 @@ def _words(texts: Any, which: str) -> dict[str, list[str]]:
                 utterance=str(name),
                 remedy=_TEXTS,
             )
-        found[name] = text.split()
+        found[name] = unicodedata.normalize("NFC", text).split()
     return found
 
 

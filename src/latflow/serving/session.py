@@ -62,13 +62,18 @@ from latflow.serving.session_search import favoured
 _log = logging.getLogger(__name__)
 # Times full scale, beyond which floats are of another scale, not loud.
 _NO_FLOAT = 64.0
+_BEYOND = (
+    "float samples far beyond full scale, which is 1: divide those of 16 bits by "
+    "32768, or give them as int16"
+)
 
 
 class Session:
     """One stream; close it, or use it in a `with` statement.
 
     Attributes:
-        warnings: about options that have no effect, a sentence each.
+        warnings: about options that have no effect, and samples that are too large,
+            a sentence each.
         time: seconds of audio that have come.
         adaptation: to the speaker, by the segments so far that had words; None where
             there are none, or the model does not adapt.
@@ -94,7 +99,6 @@ class Session:
         model, warnings = model.for_session(self._options.part(LanguageOptions))
         self._model = model
         self._name = name
-        self._is_beyond = False
         self._rate = self._options.sample_rate or model.sample_rate
         self.warnings = list(warnings)
         if self._rate < model.sample_rate:
@@ -166,13 +170,9 @@ class Session:
         if self._has_ended:
             raise RuntimeError("the audio of this session has ended")
         wave = one_channel(samples)
-        if not self._is_beyond and np.abs(wave).max(initial=0.0) > _NO_FLOAT:
-            self._is_beyond = True
-            _log.warning(
-                "%s: float samples far beyond full scale, which is 1: divide those of "
-                "16 bits by 32768, or give them as int16",
-                self._name,
-            )
+        if _BEYOND not in self.warnings and np.abs(wave).max(initial=0.0) > _NO_FLOAT:
+            self.warnings.append(_BEYOND)
+            _log.warning("%s: %s", self._name, _BEYOND)
         self._num_samples_in += len(wave)
         self._audio.add(self._resampler.accept(wave))
         if self._gate is not None:

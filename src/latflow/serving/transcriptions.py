@@ -107,7 +107,7 @@ class _Recognition:
         self._audio, self._service, self._scheduler = audio, service, wanted.model
         self._began = time.perf_counter()
         self._session: LiveSession | None = None
-        self._warnings: tuple[str, ...] = ()
+        self._warnings: dict[str, None] = {}  # of sessions of segments, each once
         self._form_notes = wanted.notes
         self._options = service.session_options(
             sample_rate=audio.sample_rate, partials=False, **wanted.options
@@ -123,12 +123,12 @@ class _Recognition:
             self._session = await self._service.begin(
                 self._options, self.name, self._scheduler
             )
-            self._warnings = self._session.warnings
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return warnings of the file (as far as it is read), form and session."""
-        return (*self._audio.notes, *self._form_notes, *self._warnings)
+        warnings = self._warnings if self._session is None else self._session.warnings
+        return (*self._audio.notes, *self._form_notes, *warnings)
 
     def close(self) -> None:
         """Give up what is not recognized."""
@@ -182,10 +182,10 @@ class _Recognition:
         """Recognize a segment of speech that begins at a sample."""
         options = self._options.replace(endpoint="off", vad=None)
         opened = await self._service.begin(options, self.name, self._scheduler)
-        self._warnings = opened.warnings
         with closing(opened) as session:
             await asyncio.wrap_future(session.accept(samples))
             *_, final = await asyncio.wrap_future(session.finish())
+            self._warnings |= dict.fromkeys(session.warnings)
         assert isinstance(final, Final)
         return moved(final.segment, begin / self._audio.sample_rate)
 

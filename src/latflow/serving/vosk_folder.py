@@ -29,7 +29,6 @@ import numpy as np
 from latflow.decode.options import EndpointOptions, NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
-from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import (
     HAS_INPUT_SYMBOLS,
@@ -41,6 +40,7 @@ from latflow.fst.openfst import read_symbols as read_fst_symbols
 from latflow.fst.optimize import remove_input_symbols
 from latflow.kaldi.conf import options_of, read_conf_file, read_known
 from latflow.lang.directory import read_symbols
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 _MOST_LABELS = 1 << 26  # of words and transition-ids: arrays of this many are made

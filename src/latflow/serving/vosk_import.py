@@ -30,7 +30,7 @@ from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL, STATISTICS
 from latflow.features.options import FrontEndOptions, NoCmvn, OnlineCmvn
-from latflow.files import atomic_directory, read_lines, write_json, write_text
+from latflow.files import atomic_directory, write_json, write_text
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import MODEL
 from latflow.gmm.kaldi_dir import check_tree
@@ -64,6 +64,7 @@ from latflow.serving.vosk_folder import (
     read_graph_parts,
     read_words,
 )
+from latflow.text_files import read_lines
 
 log = logging.getLogger(__name__)
 # Weight of the language model where acoustic costs are times 10: Vosk's 0.9.

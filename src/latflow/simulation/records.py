@@ -24,7 +24,6 @@ from pydantic import Field
 
 from latflow.corpus.derived_options import Speed
 from latflow.errors import UserError
-from latflow.files import read_json_lines
 from latflow.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -35,6 +34,7 @@ from latflow.options import (
     read_options,
 )
 from latflow.simulation.options import Place, SimulationOptions, Spectrum
+from latflow.text_files import read_json_lines
 
 Level = Annotated[float, Field(ge=-100, le=100)]  # dB
 AUDIO = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".sph", ".w64")

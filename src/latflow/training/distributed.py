@@ -96,7 +96,7 @@ class TorchBackend(Backend):
 
     Args:
         rank: this rank among the others.
-        rendezvous: address at which they meet, e.g. `tcp://host:port`.
+        rendezvous: `host:port` at which they meet, that of `launch`.
         device: tensors on it are reduced on it.
 
     Raises:
@@ -109,10 +109,11 @@ class TorchBackend(Backend):
         self.rank, self.size, self.local_rank = rank
         self._torch = importlib.import_module("torch.distributed")
         transport = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        host, _, port = rendezvous.rpartition(":")
         try:
             self._torch.init_process_group(
                 transport,
-                init_method=rendezvous,
+                store=self._torch.TCPStore(host, int(port), timeout=TIMEOUT),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=TIMEOUT,
@@ -290,6 +291,16 @@ def open_backend(name: str, device: torch.device) -> Backend:
             remedy="start the ranks by latflow.training.launch",
         )
     return TorchBackend(Rank.of(), rendezvous, device)
+
+
+def meeting_place(address: str) -> Any:
+    """Return a store where the ranks of torch.distributed meet, at a free port.
+
+    Args:
+        address: of this machine, by which the ranks reach it.
+    """
+    store = importlib.import_module("torch.distributed").TCPStore
+    return store(address, 0, is_master=True, wait_for_workers=False)
 
 
 def resolve_backend(name: str, ranks: int) -> str:

@@ -64,16 +64,18 @@ class EpochChoice:
         Returns:
             (the epochs, their means on dev).
         """
-        found: list[Means] = []
+        found: list[tuple[list[int], Means]] = []
+        held: list[int] = []
         for epochs in self.candidates:
             if len(epochs) == 1:
-                found.append(self.history[epochs[0] - 1])
+                found.append((epochs, self.history[epochs[0] - 1]))
             else:
-                put_in(epochs)
-                found.append(evaluate())
-        best = min(range(len(found)), key=lambda i: found[i][LOSS])
-        put_in(self.candidates[best])
-        return self.candidates[best], found[best]
+                put_in(held := epochs)
+                found.append((epochs, evaluate()))
+        best, means = min(found, key=lambda one: one[1][LOSS])
+        if best != held:
+            put_in(best)
+        return best, means
 
     @property
     def wanted(self) -> list[int]:

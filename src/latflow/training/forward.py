@@ -35,6 +35,7 @@ from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.utterances import UtteranceBatches
+from latflow.own_folder import check_own_folder
 
 _WINDOW_BYTES = 1 << 28  # scores that may wait for their turn
 Scores = tuple[str, np.ndarray]
@@ -370,9 +371,7 @@ def _lhotse(
             f"cuts cannot have an array called {name}",
             remedy="choose another form, or rename the layer",
         )
-    target = Path(out)
-    if target.exists() and (target.is_file() or any(target.iterdir())):
-        raise UserError("is not empty", file=out, remedy="name a new folder")
+    check_own_folder(target := Path(out))
     with atomic_directory(target) as folder:
         storage = FeatureStorage("numpy_hdf5", folder / "storage", target / "storage")
         with closing(storage), ManifestWriter(folder / "cuts.jsonl.gz") as manifest:

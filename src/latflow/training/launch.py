@@ -43,7 +43,13 @@ from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import library_output, note_progress
 from latflow.training import slurm
-from latflow.training.distributed import RANK, RENDEZVOUS, TIMEOUT, Backend
+from latflow.training.distributed import (
+    RANK,
+    RENDEZVOUS,
+    TIMEOUT,
+    Backend,
+    meeting_place,
+)
 
 RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
@@ -205,7 +211,11 @@ def launch(
             remedy="install Horovod (make horovod), or start them with srun",
         )
     each = threads_of_rank(threads, ranks, hosts)
-    environment = _environment(backend, each, is_local=not is_slurm)
+    environment = _environment(each)
+    if backend == "torch":
+        # Listens as long as there is the variable, while the ranks are at work.
+        place = meeting_place(socket.gethostname() if is_slurm else "127.0.0.1")
+        environment[RENDEZVOUS] = f"{place.host}:{place.port}"
     if backend == "horovod" and not elastic:  # which starts anew without who is late
         environment.setdefault(_HOROVOD_LIMIT, f"{TIMEOUT.total_seconds():.0f}")
     starter: list[str] = []  # nobody: we start the ranks ourselves
@@ -254,17 +264,14 @@ def _worker(job: Path, backend: str) -> list[str]:
     return [sys.executable, "-m", "latflow.training.worker", str(job), backend]
 
 
-def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str]:
+def _environment(threads: int) -> dict[str, str]:
     """Return the variables of all ranks."""
-    own = {
+    return {
+        **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH')}",
     }
-    if backend == "torch":
-        address = "127.0.0.1" if is_local else socket.gethostname()
-        own[RENDEZVOUS] = f"tcp://{address}:{_free_port()}"
-    return {**os.environ, **own}
 
 
 def _place(rank: int, ranks: int) -> dict[str, str]:
@@ -273,13 +280,6 @@ def _place(rank: int, ranks: int) -> dict[str, str]:
     if rank:
         numbers["TQDM_DISABLE"] = 1
     return {name: str(number) for name, number in numbers.items()}
-
-
-def _free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _horovodrun(ranks: int, hosts: str | None, *, elastic: bool) -> list[str]:

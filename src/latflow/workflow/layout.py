@@ -22,7 +22,7 @@ from latflow.corpus.options import FolderSource
 from latflow.corpus.table import find_audio
 from latflow.corpus.transcript_search import Pairs, find_pairs
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.text_files import read_lines
 
 Source = dict[str, Any]  # as a recipe has it
 _SUFFIXES = (".csv", ".tsv", ".tab", ".jsonl", ".json")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from latflow.errors import UserError
-from latflow.files import read_yaml
 from latflow.graphs.options import GraphOptions
 from latflow.nnet.described import (
     OutputLoss,
@@ -37,6 +36,7 @@ from latflow.workflow.sets import Sets, simulation_files
 from latflow.workflow.settings import workflow_folder
 from latflow.workflow.systems import AdaptedFrames, System, unless_set
 from latflow.workflow.training_data import TrainingData
+from latflow.yaml_files import read_yaml
 
 # Options of `training` that other trainings do not read, and what they are there.
 _CROSS_ENTROPY_ONLY = {

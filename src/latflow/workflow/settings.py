@@ -18,8 +18,9 @@ from typing import Any
 import yaml
 
 from latflow.errors import UserError
-from latflow.files import read_yaml, write_text
+from latflow.files import write_text
 from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
+from latflow.yaml_files import read_yaml
 
 DEMO = "demo"
 RECIPE = "recipe.yaml"  # in the folder that a user works in

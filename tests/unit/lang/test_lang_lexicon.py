@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from latflow.errors import UserError
-from latflow.lang.lexicon import base_phone, mark_of, read_lexicon
+from latflow.lang.lexicon import base_phone, mark_of, read_lexicon, read_new_words
 
 
 def write(folder, text, name="lexicon.txt"):
@@ -110,3 +110,16 @@ def test_missing_file_and_other_encodings_are_refused(tmp_path):
     path.write_bytes("ONE W\nÄH e\n".encode("latin-1"))
     with pytest.raises(UserError, match="line 2 is not UTF-8"):
         read_lexicon(path)
+
+
+def test_lists_of_words_may_lack_phones(tmp_path, caplog):
+    path = write(tmp_path, "KAZOO:\nLUTE\nword\nHARP HH AA\n")
+    assert read_new_words(path) == ["KAZOO:", "LUTE", "word", "HARP 1.0 HH AA"]
+    assert "end in a mark are added with it: KAZOO:\n" in caplog.text
+
+
+def test_the_title_of_a_list_of_words_is_no_word(tmp_path):
+    path = write(tmp_path, "Word\nKAZOO\n", "words.csv")
+    with pytest.raises(UserError, match=r"words.csv: line 1: Word may be the title"):
+        read_new_words(path)
+    assert read_new_words(write(tmp_path, "word\n")) == ["word"]

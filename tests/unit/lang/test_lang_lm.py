@@ -11,6 +11,7 @@ from reference.kneser_ney import table
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.lang import prepare
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import UNKNOWN_WORD, check_grammar
@@ -72,11 +73,16 @@ def test_text_with_its_own_vocabulary_and_an_unknown_word(make, text):
 
 
 def test_unknown_words_stand_beside_a_model_for_searches_that_get_words(
-    make, text, lang_dir, tmp_path
+    make, text, lang_dir, tmp_path, monkeypatch
 ):
     options = {"type": "text", "path": str(text), "order": 3}
     closed, whole = table(make(options)), table(make({**options, "unknown_word": "U"}))
+    passes = []
+    monkeypatch.setattr(
+        prepare, "encode", lambda *a, **k: passes.append(encode(*a, **k)) or passes[-1]
+    )
     both = table(make(options, adds_words=True))
+    assert len(passes) == 1  # the text is counted once for both
     assert {gram: both[gram] for gram in closed} == closed
     unknown = {gram for gram in whole if "U" in gram}
     assert ("A", "U", "B") in unknown

@@ -10,7 +10,7 @@ from fixtures.made_up_results import made_up_recipe, write_experiment, write_jso
 
 from latflow.errors import UserError
 from latflow.report.build import make_report
-from latflow.report.costs import speed_section
+from latflow.report.cost_sections import speed_section
 from latflow.report.decision import decision_section
 from latflow.report.inputs import Results
 from latflow.report.page import Table

@@ -17,7 +17,7 @@ from fixtures.made_up_results import (
 
 from latflow.report import examples, figures
 from latflow.report.choice import chosen_on_dev, decide, rates_of
-from latflow.report.costs import speed_section
+from latflow.report.cost_sections import speed_section
 from latflow.report.data import data_section, language_section, packages_section
 from latflow.report.decision import decision_section, headline
 from latflow.report.examples import Tier

@@ -388,3 +388,8 @@ def test_demo_is_planned_by_its_own_jobs(monkeypatch, tmp_path, capsys):
     assert "critical path" in said
     with pytest.raises(UserError, match="no plan can be made: .*sed"):
         plan_jobs("demo", ["sed=2"], cores=2, gpus=0)
+
+
+def test_memory_of_what_is_summed_by_utterance_hardly_grows():
+    cost = CostModel(packaged_figures()).predict("compute_cmvn", Work(960.0))
+    assert 400 < cost.memory_mib < 1000  # of a store of that size: 432

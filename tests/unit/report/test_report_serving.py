@@ -1,6 +1,6 @@
 from fixtures.made_up_results import made_up_recipe
 
-from latflow.report.costs import capacity_section
+from latflow.report.cost_sections import capacity_section
 from latflow.report.inputs import Results
 from latflow.report.page import Figure, Heading, Note, Table
 from latflow.workflow.recipe import Recipe

@@ -193,3 +193,14 @@ def test_samples_beyond_full_scale_are_told(server, model, speech, tmp_path, cap
         url, files={"file": ("a.wav", wav(speech))}, data=data, timeout=PATIENCE
     ).json()
     assert "warnings" not in quiet
+
+
+@pytest.mark.parametrize("vad", [None, SegmentationOptions()])
+def test_floats_of_another_scale_are_told_in_the_answer(model, digits, vad):
+    stream, samples = io.BytesIO(), digits.samples(next(iter(digits.audio))) * 3e4
+    soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
+    with running_server(model, SessionOptions(vad=vad)) as running:
+        files = {"file": ("x.wav", stream.getvalue(), "audio/wav")}
+        url = f"{running.http}/v1/audio/transcriptions"
+        reply = httpx.post(url, files=files, timeout=PATIENCE).json()
+    assert sum("divide those of 16 bits" in said for said in reply["warnings"]) == 1

@@ -87,6 +87,7 @@ def test_refusals(recognizer, spoken, tmp_path):
         recognizer.align(spoken[0], " ".join([spoken[1]] * 40))
     with pytest.raises(UserError, match="have no reference"):
         latflow.score({"a": "one"}, {"b": "one"})
+    assert latflow.score({"a": "caf\u00e9"}, {"a": "cafe\u0301"}).errors == 0
     with pytest.raises(AttributeError, match="teapot"):
         latflow.teapot  # noqa: B018
 
@@ -138,6 +139,7 @@ def test_floats_of_another_scale_are_told_once(recognizer, spoken, caplog):
     with recognizer.stream(sample_rate=rate) as stream:
         for _ in range(2):
             stream.accept(samples.astype(np.float32))
+        assert ["beyond full scale" in w for w in stream.warnings] == [True]
     assert [r.message.partition(" which")[0] for r in caplog.records] == [
         "audio: float samples far beyond full scale,"
     ]

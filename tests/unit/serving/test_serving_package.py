@@ -74,6 +74,14 @@ def chunks_of(frames, size, context):
     return found
 
 
+def test_packages_replace_nothing_but_packages(digits, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not empty \\(it holds thesis.tex\\)"):
+        digits.package(tmp_path)
+    (digits.package(tmp_path / "new") / INFO).unlink()  # as Snakemake does
+    assert digits.package(tmp_path / "new").is_dir()
+
+
 def test_scores_are_those_of_the_recipe_to_the_bit(digits, model, store):
     scorer = load_scorer(
         store, digits.root / "nnet/tdnnf", NetworkScoreOptions(device="cpu")

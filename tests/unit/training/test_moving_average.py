@@ -78,3 +78,12 @@ def test_dev_and_the_model_are_of_the_average(task, tmp_path, monkeypatch, final
 def test_ranks_that_train_alone_have_none():
     with pytest.raises(UserError, match="parameter_averaging they train alone"):
         training_options(ema=0.9, parameter_averaging=4)
+
+
+def test_the_best_mean_is_put_in_once():
+    options = training_options(**SETTINGS, final="average")
+    choice = EpochChoice([{"loss": 3.0}, {"loss": 2.0}], options)
+    put_in = []
+    found = choice.take_best(put_in.append, lambda: {"loss": 1.0})
+    assert found == ([1, 2], {"loss": 1.0})
+    assert put_in == [[1, 2]]

@@ -27,12 +27,13 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from latflow.archive_sizes import Entries, checked_entries
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import atomic_output
 from latflow.lattice.io import text
 from latflow.lattice.io.binary import MAGIC, LatticeStream, as_bytes
 from latflow.lattice.io.text import Maker
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.parallel import in_order, worker_pool
+from latflow.text_files import read_lines
 
 Result = TypeVar("Result")
 
