@@ -9,10 +9,11 @@ from reference import features as reference
 from latflow.errors import UserError
 from latflow.features.cmvn import (
     CmvnStream,
+    LevelStream,
     cmvn_statistics,
     normalize,
 )
-from latflow.features.options import OnlineCmvn, SlidingCmvn, SpeakerCmvn
+from latflow.features.options import LevelCmvn, OnlineCmvn, SlidingCmvn, SpeakerCmvn
 
 
 def random_frames(T, seed, D=4):
@@ -167,3 +168,34 @@ def test_sliding_windows_begin_anew():
 def test_a_window_around_the_frame_does_not_stream():
     with pytest.raises(ValueError, match="frames to come"):
         CmvnStream(SlidingCmvn(center=True))
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 40), st.integers(1, 40), st.integers(1, 30),
+    st.integers(0, 100),
+)  # fmt: skip
+def test_level_is_that_of_the_loudest_frame(T, window, min_window, piece, seed):
+    frames = random_frames(T, seed)
+    options = LevelCmvn(window=window, min_window=min_window)
+    loudness = frames.astype(np.float64).mean(axis=1).astype(np.float32)
+    levels = []
+    for t in range(T):
+        end = min(max(t + 1, min_window), T)
+        begin = max(t - window, 0)
+        if t + 1 < min_window:  # as of `sliding`: moved inwards at the start
+            begin = max(begin - max(max(t + 1, min_window) - T, 0), 0)
+        levels.append(loudness[begin:end].max())
+    wanted = frames - np.array(levels)[:, np.newaxis]
+    whole = normalize(frames, options)
+    np.testing.assert_allclose(whole, wanted, rtol=1e-5, atol=1e-4)
+
+    stream = LevelStream(options)
+    pieces = [stream.accept(frames[t : t + piece]) for t in range(0, T, piece)]
+    np.testing.assert_array_equal(np.concatenate([*pieces, stream.finish()]), whole)
+
+
+@given(st.floats(-60, 20), st.integers(0, 20))
+def test_level_forgets_the_volume(gain, seed):
+    frames = random_frames(50, seed)
+    one = normalize(frames, LevelCmvn())
+    np.testing.assert_allclose(normalize(frames + gain, LevelCmvn()), one, atol=1e-3)

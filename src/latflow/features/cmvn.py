@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.options import CmvnOptions, NoCmvn, OnlineCmvn, SlidingCmvn
+from latflow.features.options import (
+    CmvnOptions,
+    LevelCmvn,
+    NoCmvn,
+    OnlineCmvn,
+    SlidingCmvn,
+)
 from latflow.kaldi.io import read_matrices
 
 if TYPE_CHECKING:
@@ -83,7 +89,7 @@ class SetCmvn:
     @cached_property
     def windows(self) -> Windows | None:
         """Which frames each is normalized by; None where it is all alike."""
-        if isinstance(self.options, SlidingCmvn | OnlineCmvn):
+        if isinstance(self.options, SlidingCmvn | OnlineCmvn | LevelCmvn):
             return _windows(self.options)
         return None
 
@@ -110,6 +116,11 @@ class SetCmvn:
         first, last, _ = part.indices(len(frames))
         out = np.empty((max(0, last - first), frames.shape[1]), np.float32)
         frames = np.ascontiguousarray(frames, np.float32)
+        if isinstance(self.options, LevelCmvn):
+            from latflow.features.cmvn_kernels import level_part
+
+            level_part(frames, first, first + len(out), self.windows, out)
+            return out
         (stats,) = self.statistics_of(slice(i, i + 1))
         normalize_part(frames, first, first + len(out), stats, self.windows, out)
         return out
@@ -132,6 +143,10 @@ class SetCmvn:
         )
 
         frames = np.ascontiguousarray(frames, np.float32)
+        if isinstance(self.options, LevelCmvn):
+            from latflow.features.cmvn_kernels import level_by_utterance
+
+            return level_by_utterance(frames, begin, self.windows)
         statistics = self.statistics_of(slice(first, first + len(begin) - 1))
         if self.windows is None:
             return normalize_by_utterance(frames, begin, statistics, self.is_scaled)
@@ -147,10 +162,12 @@ def _checked(stats: np.ndarray) -> np.ndarray:
     return stats
 
 
-def _windows(options: SlidingCmvn | OnlineCmvn) -> Windows:
+def _windows(options: SlidingCmvn | OnlineCmvn | LevelCmvn) -> Windows:
     """Return the options as kernels take them."""
     from latflow.features.cmvn_kernels import Windows
 
+    if isinstance(options, LevelCmvn):
+        return Windows(options.window, options.min_window, False, 0, np.nan)
     is_online = isinstance(options, OnlineCmvn)
     floor = _SMALLEST_VARIANCE if is_online else _SMALLEST_SLIDING_VARIANCE
     return Windows(
@@ -286,6 +303,50 @@ class CmvnStream:
         drop = max(0, end - windows.length - self._first)
         self._sums, self._first = self._sums[drop:], self._first + drop
         return normalized.astype(np.float32)
+
+
+class LevelStream:
+    """Normalization by level, of frames that arrive in pieces: the bits of `normalize`.
+
+    The first frames wait until `min_window` are there.
+    """
+
+    def __init__(self, options: LevelCmvn) -> None:
+        self._windows = _windows(options)
+        self._waiting: list[np.ndarray] = []
+        self._loudness = np.empty(0, np.float32)  # of the frames from `_first` on
+        self._first = self._num_frames = self._num_done = self._dim = 0
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Take the next frames [T, D]; return those ready, float32 [T', D]."""
+        from latflow.features.cmvn_kernels import loudness_of
+
+        self._dim = frames.shape[1]
+        frames = np.ascontiguousarray(frames, np.float32)
+        self._waiting.append(frames)
+        self._loudness = np.concatenate([self._loudness, loudness_of(frames)])
+        self._num_frames += len(frames)
+        is_enough = self._num_frames >= self._windows.least
+        return self._advance(self._num_frames if is_enough else 0)
+
+    def finish(self) -> np.ndarray:
+        """Return the frames that were waiting, float32 [T, D]."""
+        return self._advance(self._num_frames)
+
+    def _advance(self, end: int) -> np.ndarray:
+        if end <= self._num_done:
+            return np.empty((0, self._dim), np.float32)
+        from latflow.features.cmvn_kernels import levels_of, windows_of
+
+        begin, behind, _ = windows_of(
+            self._num_done, end, self._num_frames, self._windows
+        )
+        levels = levels_of(self._loudness, begin - self._first, behind - self._first)
+        frames = np.concatenate(self._waiting)
+        self._waiting, self._num_done = [], end
+        drop = max(0, end - self._windows.length - self._first)
+        self._loudness, self._first = self._loudness[drop:], self._first + drop
+        return frames - levels[:, np.newaxis]
 
 
 def _moments(stats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -102,6 +102,77 @@ def normalize_part(
 
 
 @njit(cache=True, nogil=True)
+def levels_of(loudness: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the largest of the loudness in each window, float32 [N].
+
+    Args:
+        loudness: float32 [T], of frames.
+        begin, end: int64 [N], first frame of each window, and the one after its last;
+            neither decreases.
+    """
+    found = np.empty(len(begin), np.float32)
+    # Frames that no later one in the window is as loud as, the loudest first.
+    loudest, head, tail, ahead = np.empty(len(loudness), np.int64), 0, 0, 0
+    for i in range(len(begin)):
+        if ahead < begin[i]:
+            ahead = begin[i]
+        while ahead < end[i]:
+            while tail > head and loudness[loudest[tail - 1]] <= loudness[ahead]:
+                tail -= 1
+            loudest[tail] = ahead
+            tail, ahead = tail + 1, ahead + 1
+        while loudest[head] < begin[i]:
+            head += 1
+        found[i] = loudness[loudest[head]]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def loudness_of(frames: np.ndarray) -> np.ndarray:
+    """Return the mean of the log energies of each frame [T, D]: float32 [T]."""
+    found = np.empty(len(frames), np.float32)
+    for t in range(len(frames)):
+        total = 0.0
+        for x in frames[t]:
+            total += x
+        found[t] = total / frames.shape[1]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def level_part(
+    frames: np.ndarray, first: int, last: int, windows: Windows, out: np.ndarray
+) -> None:
+    """Take the level from frames first..last-1 of an utterance, see `LevelCmvn`.
+
+    Args:
+        frames: float32 [T, D], all of the utterance.
+        out: float32 [last - first, D].
+    """
+    if first >= last:
+        return
+    place = windows_of(first, last, len(frames), windows)
+    start = place[0, 0]
+    loudness = loudness_of(frames[start : place[1].max()])
+    levels = levels_of(loudness, place[0] - start, place[1] - start)
+    for i in range(last - first):
+        for d in range(frames.shape[1]):
+            out[i, d] = frames[first + i, d] - levels[i]
+
+
+@njit(cache=True, nogil=True)
+def level_by_utterance(
+    frames: np.ndarray, begin: np.ndarray, windows: Windows
+) -> np.ndarray:
+    """Do what `level_part` does of all frames of consecutive utterances."""
+    out = np.empty(frames.shape, np.float32)
+    for u in range(len(begin) - 1):
+        mine = slice(begin[u], begin[u + 1])
+        level_part(frames[mine], 0, begin[u + 1] - begin[u], windows, out[mine])
+    return out
+
+
+@njit(cache=True, nogil=True)
 def _running_sums(frames: np.ndarray, origin: np.ndarray, power: int) -> np.ndarray:
     """Return sums of (x - origin) ** power, 1 or 2, over the frames before each."""
     sums = np.empty((len(frames) + 1, len(origin)))

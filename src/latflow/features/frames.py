@@ -206,7 +206,7 @@ def _open_cmvn(
     match options.type:
         case "none":
             return None
-        case "utterance" | "sliding":
+        case "utterance" | "sliding" | "level":
             return SetCmvn(options, features.statistics, np.arange(len(features)))
     known = dict(read_matrices(path))
     is_by_speaker = options.type == "speaker"

@@ -84,8 +84,8 @@ def prepare_live_features(
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
-        options: features to compute; their CMVN must be of `utterance`, `sliding` or
-            `none`.
+        options: features to compute; their CMVN must be of `utterance`, `sliding`,
+            `level` or `none`.
         max_skipped_fraction: share of utterances that may be too short for a frame.
 
     Raises:
@@ -95,7 +95,7 @@ def prepare_live_features(
     if options.cmvn.type in {"speaker", "global", "online"}:
         raise UserError(
             f"features.cmvn {options.cmvn.type} needs all features beforehand",
-            remedy="use utterance, sliding or none with features computed on the fly "
+            remedy="use utterance, sliding, level or none with features computed on the fly "
             "(the section data has a global normalization of its own)",
         )
     ledger = Ledger("prepare_live_features")

@@ -157,6 +157,20 @@ class SlidingCmvn(Options):
     """Let the window lie around the frame; else it ends with it."""
 
 
+class LevelCmvn(Options):
+    """By how loud the loudest of the frames up to each frame is.
+
+    One number is subtracted from all log energies of a frame (`fbank` without
+    `use_energy`), so that features are the same at any volume, and keep their shape.
+    """
+
+    type: Literal["level"] = "level"
+    window: PositiveInt = 300
+    """Frames, up to each frame, that the loudest is looked for in."""
+    min_window: PositiveInt = 100
+    """Fewest frames, at the start of an utterance."""
+
+
 class OnlineCmvn(Options):
     """By the frames up to each frame, and at first those of the training set too.
 
@@ -180,9 +194,21 @@ class NoCmvn(Options):
 
 
 CmvnOptions = Annotated[
-    SpeakerCmvn | UtteranceCmvn | GlobalCmvn | SlidingCmvn | OnlineCmvn | NoCmvn,
+    SpeakerCmvn
+    | UtteranceCmvn
+    | GlobalCmvn
+    | SlidingCmvn
+    | LevelCmvn
+    | OnlineCmvn
+    | NoCmvn,
     Field(discriminator="type"),
 ]
+
+
+def _check_level(features: FeatureType, cmvn: CmvnOptions) -> None:
+    """Refuse to take the level from what is no log energy."""
+    if cmvn.type == "level" and features == "mfcc":
+        raise ValueError("cmvn: level is of log energies; set type: fbank")
 
 
 class DeltasTransform(Options):
@@ -317,7 +343,8 @@ class NetworkUse(Options):
     stored: bool = True
     """Write features to the disk once; false = they are computed from the
     audio whenever they are read, in training, decoding and `latflow forward` (see
-    docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`."""
+    docs/network_data.md). Then `cmvn` must be of `none`, `utterance`, `sliding` or
+    `level`."""
 
 
 class StreamOptions(NetworkUse, ExtractionOptions):
@@ -331,6 +358,7 @@ class StreamOptions(NetworkUse, ExtractionOptions):
                 f"cmvn: {self.cmvn.type} is for features; set {{type: none}} for type "
                 "waveform"
             )
+        _check_level(self.type, self.cmvn)
         return self
 
 
@@ -377,6 +405,7 @@ class FeatureOptions(GmmUse, ExtractionOptions):
         """Refuse samples as features of Gaussians."""
         if self.type == "waveform":
             raise ValueError("type: waveform is for networks, in nnet.features")
+        _check_level(self.type, self.cmvn)
         return self
 
 

@@ -35,6 +35,7 @@ from latflow.errors import UserError
 from latflow.features.options import (
     CmvnOptions,
     GlobalCmvn,
+    LevelCmvn,
     NoCmvn,
     SpeakerCmvn,
     UtteranceCmvn,
@@ -180,6 +181,11 @@ def write_cmvn(folder: str | Path, cmvn: CmvnOptions) -> None:
     norm_means = norm_vars = False
     if isinstance(cmvn, _BY_STATISTICS):
         norm_means, norm_vars = True, cmvn.norm_vars
+    elif isinstance(cmvn, LevelCmvn):
+        log.warning(
+            "Kaldi has nothing like cmvn of type level: its scripts must be given "
+            "features without their level (latflow export-kaldi features writes such)"
+        )
     elif not isinstance(cmvn, NoCmvn):
         log.warning(
             "Kaldi's scripts must be given features that went through "

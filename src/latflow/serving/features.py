@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from latflow.features.cmvn import CmvnState, CmvnStream, normalize
+from latflow.features.cmvn import CmvnState, CmvnStream, LevelStream, normalize
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -15,6 +15,7 @@ from latflow.features.options import (
     FrontEnd,
     FrontEndOptions,
     GlobalCmvn,
+    LevelCmvn,
     NoCmvn,
     OnlineCmvn,
     SlidingCmvn,
@@ -46,7 +47,7 @@ def is_causal(options: CmvnOptions) -> bool:
     """Return whether a normalization needs no frames to come (but for the first)."""
     if isinstance(options, SlidingCmvn):
         return not options.center
-    return isinstance(options, NoCmvn | GlobalCmvn | OnlineCmvn)
+    return isinstance(options, NoCmvn | GlobalCmvn | LevelCmvn | OnlineCmvn)
 
 
 class _Stage(Protocol):
@@ -181,6 +182,8 @@ def _stages(
         isinstance(cmvn, SlidingCmvn) and not cmvn.center
     ):
         stages.append(CmvnStream(cmvn, statistics, speaker))
+    elif isinstance(cmvn, LevelCmvn):
+        stages.append(LevelStream(cmvn))
     elif isinstance(cmvn, GlobalCmvn):
         assert statistics is not None
         stages.append(_Global(cmvn, statistics))

@@ -40,6 +40,11 @@ _LEAST_PADDING = 4  # windows
 _ONSET = 100.0  # 20 dB, within the last windows
 _ONSET_WINDOWS = 4
 _SILENCE = 1e-11  # mean square that is no sound, -110 dB
+# Of soft speech the network hears less and less: it gets the samples louder, so that
+# the loudest window of the last ones is as loud as in usual recordings.
+_USUAL = 0.01  # mean square, -20 dB
+_MOST_GAIN = 1000.0  # 30 dB, of squares
+_LOUDEST_OF = 312  # windows, 10 s
 
 
 class SpeechDetector:
@@ -181,6 +186,7 @@ class Segmenter:
         # Mean squares of windows: the last ones, those that padding may take in, and
         # those that were so when speech began.
         self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
+        self._recent: deque[float] = deque(maxlen=_LOUDEST_OF)
         self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
         self._before: list[float] = []
         self._loudest = 0.0  # mean square of a window of speech, until it is sure
@@ -236,6 +242,9 @@ class Segmenter:
             self._samples[: context + count * size], context + size
         )[::size]
         powers = np.square(windows[:, context:], dtype=np.float64).mean(axis=1).tolist()
+        self._recent.extend(powers)
+        gain = _USUAL / max(*self._recent, _SILENCE)
+        windows = windows * np.float32(np.sqrt(min(max(gain, 1.0), _MOST_GAIN)))
         probabilities = self._probabilities(windows, powers)
         self._samples = self._samples[count * size :]
         return [
@@ -250,9 +259,7 @@ class Segmenter:
         first = 0
         for end in [*self._onsets(powers), len(windows)]:
             if end > first:
-                part, self._state = self._detector(
-                    windows[first:end].copy(), self._state
-                )
+                part, self._state = self._detector(windows[first:end], self._state)
                 found += part.tolist()
             if end < len(windows):
                 self._state = self._detector.state()

@@ -159,7 +159,8 @@ class ExtractedFrames(Frames):
             raise UserError(
                 f"configuration {self.key}.cmvn: statistics of type {cmvn} need stored "
                 "features",
-                remedy="set its type to utterance, sliding or none, or `stored: true`",
+                remedy="set its type to utterance, sliding, level or none, or "
+                "`stored: true`",
             )
 
     def check_extractor(self) -> None:

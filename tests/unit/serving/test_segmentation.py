@@ -161,6 +161,23 @@ def test_segments_do_not_depend_on_the_pieces(speech, detector):
     assert found_in(samples, detector, [1] * 300 + [RATE] * 99) == whole
 
 
+@pytest.mark.parametrize("gain_db", [-20, -40])
+def test_soft_speech_is_found_as_loud_speech_is(speech, detector, gain_db):
+    samples, _ = speech
+    wanted = found_in(samples, detector)
+    soft = found_in(samples * np.float32(10 ** (gain_db / 20)), detector)
+    assert len(soft) == len(wanted) > 0
+    for one, other in zip(soft, wanted, strict=True):
+        overlap = min(one.end, other.end) - max(one.start, other.start)
+        assert overlap > 0.9 * (other.end - other.start)
+
+
+def test_soft_noise_is_no_speech(detector):
+    noise = np.random.default_rng(0).standard_normal(30 * detector.sample_rate)
+    for level in (1e-5, 1e-4, 1e-3, 1e-2):
+        assert not found_in((level * noise).astype(np.float32), detector)
+
+
 def test_silence_has_no_segment(detector):
     assert found_in(np.zeros(RATE, np.float32), detector) == []
     assert found_in(np.zeros(0, np.float32), detector) == []
