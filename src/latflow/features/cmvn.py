@@ -167,7 +167,8 @@ def _windows(options: SlidingCmvn | OnlineCmvn | LevelCmvn) -> Windows:
     from latflow.features.cmvn_kernels import Windows
 
     if isinstance(options, LevelCmvn):
-        return Windows(options.window, options.min_window, False, 0, np.nan)
+        least = options.min_window
+        return Windows(options.window, least, is_centred=False, prior=0, floor=np.nan)
     is_online = isinstance(options, OnlineCmvn)
     floor = _SMALLEST_VARIANCE if is_online else _SMALLEST_SLIDING_VARIANCE
     return Windows(

@@ -114,8 +114,7 @@ def levels_of(loudness: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nd
     # Frames that no later one in the window is as loud as, the loudest first.
     loudest, head, tail, ahead = np.empty(len(loudness), np.int64), 0, 0, 0
     for i in range(len(begin)):
-        if ahead < begin[i]:
-            ahead = begin[i]
+        ahead = max(ahead, begin[i])
         while ahead < end[i]:
             while tail > head and loudness[loudest[tail - 1]] <= loudness[ahead]:
                 tail -= 1

@@ -40,8 +40,8 @@ _LEAST_PADDING = 4  # windows
 _ONSET = 100.0  # 20 dB, within the last windows
 _ONSET_WINDOWS = 4
 _SILENCE = 1e-11  # mean square that is no sound, -110 dB
-# Of soft speech the network hears less and less: it gets the samples louder, so that
-# the loudest window of the last ones is as loud as in usual recordings.
+# The network misses soft speech, so it gets samples whose loudest window of the last
+# ones is as loud as in usual recordings.
 _USUAL = 0.01  # mean square, -20 dB
 _MOST_GAIN = 1000.0  # 30 dB, of squares
 _LOUDEST_OF = 312  # windows, 10 s
@@ -183,10 +183,10 @@ class Segmenter:
         self._length = 0  # samples taken
         self._position = 0  # sample behind the last window
         self._last_end = 0  # of the segment before
-        # Mean squares of windows: the last ones, those that padding may take in, and
-        # those that were so when speech began.
-        self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
+        # Mean squares of windows: those that the gain follows, the last ones, those that
+        # padding may take in, and those that were so when speech began.
         self._recent: deque[float] = deque(maxlen=_LOUDEST_OF)
+        self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
         self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
         self._before: list[float] = []
         self._loudest = 0.0  # mean square of a window of speech, until it is sure
