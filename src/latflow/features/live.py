@@ -95,8 +95,8 @@ def prepare_live_features(
     if options.cmvn.type in {"speaker", "global", "online"}:
         raise UserError(
             f"features.cmvn {options.cmvn.type} needs all features beforehand",
-            remedy="use utterance, sliding, level or none with features computed on the "
-            "fly (the section data has a global normalization of its own)",
+            remedy="use utterance, sliding, level or none with features computed "
+            "on the fly (the section data has a global normalization of its own)",
         )
     ledger = Ledger("prepare_live_features")
     extractor: Extractor | None = None

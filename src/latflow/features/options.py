@@ -160,8 +160,8 @@ class SlidingCmvn(Options):
 class LevelCmvn(Options):
     """By how loud the loudest of the frames up to each frame is.
 
-    One number is subtracted from all log energies of a frame (`fbank` without
-    `use_energy`), so that features are the same at any volume, and keep their shape.
+    One number, the mean of that frame, is subtracted from all log energies (`type:
+    fbank`): features are the same at any volume, and no pause changes their mean.
     """
 
     type: Literal["level"] = "level"

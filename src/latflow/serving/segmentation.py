@@ -183,8 +183,8 @@ class Segmenter:
         self._length = 0  # samples taken
         self._position = 0  # sample behind the last window
         self._last_end = 0  # of the segment before
-        # Mean squares of windows: those that the gain follows, the last ones, those that
-        # padding may take in, and those that were so when speech began.
+        # Mean squares of windows: those that the gain follows, the last ones, those
+        # that padding may take in, and those that were so when speech began.
         self._recent: deque[float] = deque(maxlen=_LOUDEST_OF)
         self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
         self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
