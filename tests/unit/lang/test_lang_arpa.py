@@ -93,7 +93,7 @@ def test_ngrams_with_unlisted_words_or_histories_are_left_out(tmp_path, caplog):
     [
         (r"\data", "data", "not an ARPA file"),
         (GOOD, "", "not an ARPA file"),
-        ("ngram 1=4\nngram  2 = 3\n", "", "the header after"),
+        ("ngram 1=4\nngram  2 = 3\n", "", "line 4: 'ngram 1=COUNT' expected here"),
         ("ngram 1=4\n", "", "'ngram 1=' expected here"),
         ("ngram 1=4", "ngram 1=5", "the header says 5 1-grams, the body has 4"),
         ("2 = 3", "2 = 4", "the header says 4 2-grams, the body has 3"),
