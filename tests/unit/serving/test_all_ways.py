@@ -187,8 +187,7 @@ def test_samples_beyond_full_scale_are_told(server, model, speech, tmp_path, cap
             url, files={"file": ("a.wav", content)}, data=form, timeout=PATIENCE
         ).text
         told = json.loads(reply.rpartition("data: ")[2])
-        (warning,) = told["warnings"]
-        assert re.search(said, warning)
+        assert sum(bool(re.search(said, warning)) for warning in told["warnings"]) == 1
     quiet = httpx.post(
         url, files={"file": ("a.wav", wav(speech))}, data=data, timeout=PATIENCE
     ).json()

@@ -27,6 +27,7 @@ from fixtures.serving_server import connect, connect_async, running_server
 from fixtures.waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed
 
+from latflow.decode.options import SegmentationOptions
 from latflow.serving import evaluation
 from latflow.serving.service import RefusedError
 
@@ -216,7 +217,7 @@ def test_a_command_serves_until_it_is_told_to_end(model, package, digits):
         process.send_signal(signal.SIGTERM)
         replies += [json.loads(message) for message in received(talk)]
         assert replies[-1]["error"] == "the server is ending"
-        alone = words_alone(model, samples)
+        alone = words_alone(model, samples, vad=SegmentationOptions())
         assert [*chain(*words_told(replies))] == [*chain(*alone)]
         assert process.wait(PATIENCE) == 0
 
@@ -224,7 +225,7 @@ def test_a_command_serves_until_it_is_told_to_end(model, package, digits):
 @pytest.mark.slow
 def test_a_killed_worker_harms_no_other_and_is_replaced(model, package, digits):
     samples = pcm(digits.samples(next(iter(digits.texts))))
-    alone = [*chain(*words_alone(model, samples))]
+    alone = [*chain(*words_alone(model, samples, vad=SegmentationOptions()))]
     with serving(package, "--workers", "2") as (process, url):
         before = workers_of(process)
         assert len(before) == 2
