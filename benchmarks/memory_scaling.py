@@ -75,8 +75,8 @@ def extract(folder: Path, threads: int) -> None:
 
 def normalize(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
     """Run the stage compute_cmvn."""
+    from latflow.features.cmvn_options import SpeakerCmvn
     from latflow.features.normalization import compute_cmvn
-    from latflow.features.options import SpeakerCmvn
 
     compute_cmvn(folder / "features", folder / "frames", cmvn=SpeakerCmvn())
 

@@ -10,8 +10,9 @@ import torch
 from lhotse.features.kaldi.layers import Wav2LogFilterBank, Wav2MFCC
 
 from latflow.features.cmvn import cmvn_statistics, normalize
+from latflow.features.cmvn_options import SpeakerCmvn
 from latflow.features.front_end import SAMPLE_SCALE, KaldiFrontEnd, StreamingFrontEnd
-from latflow.features.options import FrontEndOptions, SpeakerCmvn
+from latflow.features.options import FrontEndOptions
 from latflow.features.transform import Deltas
 from latflow.kaldi.io import read_matrices
 

@@ -24,9 +24,10 @@ from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.vosk import VoskFiles, export_vosk
 from latflow.errors import UserError
 from latflow.features.cmvn import cmvn_statistics, normalize
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import FrontEndOptions, OnlineCmvn
+from latflow.features.options import FrontEndOptions
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import MODEL, Extractor, IvectorModel
 from latflow.gmm.ivector_training import train_ivectors

@@ -9,11 +9,15 @@ from reference import features as reference
 from latflow.errors import UserError
 from latflow.features.cmvn import (
     CmvnStream,
-    LevelStream,
     cmvn_statistics,
     normalize,
 )
-from latflow.features.options import LevelCmvn, OnlineCmvn, SlidingCmvn, SpeakerCmvn
+from latflow.features.cmvn_options import (
+    LevelCmvn,
+    OnlineCmvn,
+    SlidingCmvn,
+    SpeakerCmvn,
+)
 
 
 def random_frames(T, seed, D=4):
@@ -189,7 +193,7 @@ def test_level_is_that_of_the_loudest_frame(T, window, min_window, piece, seed):
     whole = normalize(frames, options)
     np.testing.assert_allclose(whole, wanted, rtol=1e-5, atol=1e-4)
 
-    stream = LevelStream(options)
+    stream = CmvnStream(options)
     pieces = [stream.accept(frames[t : t + piece]) for t in range(0, T, piece)]
     np.testing.assert_array_equal(np.concatenate([*pieces, stream.finish()]), whole)
 

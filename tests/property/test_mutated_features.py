@@ -9,15 +9,11 @@ from fixtures.made_up_alignments import recording
 from fixtures.mutations import check, ivector_model, of_each, write_wave
 
 from latflow.corpus.json_lines import ManifestWriter
+from latflow.features.cmvn_options import OnlineCmvn, SpeakerCmvn
 from latflow.features.frames import FeatureStore, FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import (
-    OnlineCmvn,
-    PasteOptions,
-    SpeakerCmvn,
-    StreamOptions,
-)
+from latflow.features.options import PasteOptions, StreamOptions
 from latflow.features.pasting import paste_features
 from latflow.gmm.ivector import (
     IvectorModel,

@@ -12,8 +12,9 @@ from reference.kaldi_nnet3 import HandWritten, xconfig_lines
 
 from latflow.align.corpus import AlignmentArchive
 from latflow.corpus.kaldi_dir import import_kaldi_dir
+from latflow.features.cmvn_options import SpeakerCmvn
 from latflow.features.frames import FrameWriter
-from latflow.features.options import FeatureOptions, SpeakerCmvn
+from latflow.features.options import FeatureOptions
 from latflow.gmm.kaldi_dir import (
     check_cmvn,
     job_files,

@@ -20,7 +20,8 @@ from latflow.cli.commands import (
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
-    from latflow.features.options import ExtractionOptions, OnlineCmvn
+    from latflow.features.cmvn_options import OnlineCmvn
+    from latflow.features.options import ExtractionOptions
     from latflow.workflow.recipe import Recipe
 
 COMMANDS = Group()
@@ -242,7 +243,8 @@ def _plain_features(
         UserError: there is no such network; or its features depend on an utterance or a
             speaker as a whole, or are a GMM system's.
     """
-    from latflow.features.options import ExtractionOptions, NoCmvn, OnlineCmvn
+    from latflow.features.cmvn_options import NoCmvn, OnlineCmvn
+    from latflow.features.options import ExtractionOptions
     from latflow.workflow.frames import ExtractedFrames, IvectorFrames
 
     if network not in recipe.networks:

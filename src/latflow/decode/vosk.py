@@ -26,7 +26,8 @@ from pathlib import Path
 from latflow.decode.options import SearchOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import read_global_statistics
-from latflow.features.options import FrontEndOptions, OnlineCmvn
+from latflow.features.cmvn_options import OnlineCmvn
+from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory, write_text
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.kaldi_export import write_graph

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.options import (
+from latflow.features.cmvn_options import (
     CmvnOptions,
     LevelCmvn,
     NoCmvn,
     OnlineCmvn,
-    SlidingCmvn,
+    WindowedCmvn,
 )
 from latflow.kaldi.io import read_matrices
 
@@ -89,9 +89,8 @@ class SetCmvn:
     @cached_property
     def windows(self) -> Windows | None:
         """Which frames each is normalized by; None where it is all alike."""
-        if isinstance(self.options, SlidingCmvn | OnlineCmvn | LevelCmvn):
-            return _windows(self.options)
-        return None
+        options = self.options
+        return _windows(options) if isinstance(options, WindowedCmvn) else None
 
     @property
     def is_scaled(self) -> bool:
@@ -116,11 +115,6 @@ class SetCmvn:
         first, last, _ = part.indices(len(frames))
         out = np.empty((max(0, last - first), frames.shape[1]), np.float32)
         frames = np.ascontiguousarray(frames, np.float32)
-        if isinstance(self.options, LevelCmvn):
-            from latflow.features.cmvn_kernels import level_part
-
-            level_part(frames, first, first + len(out), self.windows, out)
-            return out
         (stats,) = self.statistics_of(slice(i, i + 1))
         normalize_part(frames, first, first + len(out), stats, self.windows, out)
         return out
@@ -143,10 +137,6 @@ class SetCmvn:
         )
 
         frames = np.ascontiguousarray(frames, np.float32)
-        if isinstance(self.options, LevelCmvn):
-            from latflow.features.cmvn_kernels import level_by_utterance
-
-            return level_by_utterance(frames, begin, self.windows)
         statistics = self.statistics_of(slice(first, first + len(begin) - 1))
         if self.windows is None:
             return normalize_by_utterance(frames, begin, statistics, self.is_scaled)
@@ -162,21 +152,20 @@ def _checked(stats: np.ndarray) -> np.ndarray:
     return stats
 
 
-def _windows(options: SlidingCmvn | OnlineCmvn | LevelCmvn) -> Windows:
+def _windows(options: WindowedCmvn) -> Windows:
     """Return the options as kernels take them."""
     from latflow.features.cmvn_kernels import Windows
 
-    if isinstance(options, LevelCmvn):
-        least = options.min_window
-        return Windows(options.window, least, is_centred=False, prior=0, floor=np.nan)
     is_online = isinstance(options, OnlineCmvn)
+    is_loudest = isinstance(options, LevelCmvn)
     floor = _SMALLEST_VARIANCE if is_online else _SMALLEST_SLIDING_VARIANCE
     return Windows(
         length=options.window,
         least=0 if is_online else options.min_window,
-        is_centred=not is_online and options.center,
+        is_centred=not options.is_causal,
         prior=options.global_frames if is_online else 0,
-        floor=floor if options.norm_vars else np.nan,
+        floor=floor if not is_loudest and options.norm_vars else np.nan,
+        is_loudest=is_loudest,
     )
 
 
@@ -195,15 +184,15 @@ class CmvnState:
 
 
 class CmvnStream:
-    """Normalization, `sliding` or `online`, of frames that arrive in pieces.
+    """Normalization by windows of frames that arrive in pieces.
 
-    However they are cut, the result has the same bits. With `online` they are those of
-    `normalize`, and no frame waits. With `sliding` they differ in the last place, since
-    `normalize` takes sums about the mean of the whole; the first frames wait until
-    `min_window` are there.
+    However they are cut, the result has the same bits. With `level` and `online` they
+    are those of `normalize`; with `sliding` they differ in the last place, since
+    `normalize` takes sums about the mean of the whole. With `online` no frame waits,
+    else the first ones do until `min_window` are there.
 
     Args:
-        options: of windows that end with their frames (`center: false`).
+        options: of windows that end with their frames.
         stats: of the training set, float64 [2, D + 1], for `online`.
         speaker: of the same speaker's frames before, for `online`: they fill up a
             window before the training set does.
@@ -218,114 +207,32 @@ class CmvnStream:
 
     def __init__(
         self,
-        options: SlidingCmvn | OnlineCmvn,
+        options: WindowedCmvn,
         stats: np.ndarray | None = None,
         speaker: CmvnState | None = None,
     ) -> None:
         self._windows = _windows(options)
         if self._windows.is_centred:
             raise ValueError("a window around the frame needs frames to come")
-        self._speaker = speaker
-        self._origin: np.ndarray | None = None  # keeps sums small
-        self._variance: np.ndarray | float = 0.0
-        self._dim = 0
-        if stats is not None:
-            self._origin, self._variance = _moments(_checked(stats))
-            self._dim = len(self._origin)
+        self._past = (
+            _Loudest()
+            if self._windows.is_loudest
+            else _RunningSums(self._windows, stats, speaker)
+        )
         self._waiting: list[np.ndarray] = []
-        self._num_frames = self._num_done = 0
-        # [T', 2, D], of frames and their squares over those before `_first`, before the
-        # next one, ...
-        self._sums, self._first = np.empty(0), 0
+        self._num_frames = self._num_done = self._dim = 0
 
     @property
     def state(self) -> CmvnState | None:
-        """Return the statistics up to now; None with `sliding`, or of no frame."""
-        speaker = self._speaker
-        if not self._num_frames or not self._windows.prior:
-            return speaker
-        count, sums = float(self._num_frames), self._sums[-1]
-        if speaker is not None:
-            count, sums = count + speaker.count, sums + speaker.sums
-        kept = min(1.0, self._windows.length / count)
-        return CmvnState(kept * count, kept * sums)
+        """Return the statistics up to now; None but with `online`, or of no frame."""
+        return self._past.state(self._num_frames)
 
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Take the next frames [T, D]; return those ready, float32 [T', D]."""
         self._dim = frames.shape[1]
         if len(frames):
-            self._add(frames.astype(np.float64))
-        is_enough = self._num_frames >= self._windows.least
-        return self._advance(self._num_frames if is_enough else 0)
-
-    def finish(self) -> np.ndarray:
-        """Return the frames that were waiting, float32 [T, D]."""
-        return self._advance(self._num_frames)
-
-    def _add(self, exact: np.ndarray) -> None:
-        if self._origin is None:
-            self._origin = exact[0]
-        if not self._num_frames:
-            self._sums = np.zeros((1, 2, self._dim))
-        exact = exact - self._origin
-        powers = np.stack([exact, exact**2], axis=1)
-        sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
-        self._sums = np.concatenate([self._sums, sums[1:]])
-        self._waiting.append(exact)
-        self._num_frames += len(exact)
-
-    def _advance(self, end: int) -> np.ndarray:
-        """Normalize frames up to `end`, forget what is no longer needed."""
-        if end <= self._num_done:
-            return np.empty((0, self._dim), np.float32)
-        # Imported here: it brings Numba, see `SetCmvn.block`.
-        from latflow.features.cmvn_kernels import windows_of
-
-        windows = self._windows
-        begin, behind, weight = windows_of(
-            self._num_done, end, self._num_frames, windows
-        )
-        sums = self._sums[behind - self._first] - self._sums[begin - self._first]
-        own = behind - begin
-        if self._speaker is not None and self._speaker.count:
-            share = np.minimum(windows.length - own, self._speaker.count)
-            weight = np.minimum(windows.length - own - share, windows.prior)
-            factors = (share / self._speaker.count)[:, np.newaxis, np.newaxis]
-            sums, own = sums + factors * self._speaker.sums, own + share
-        count = (own + weight)[:, np.newaxis]
-        mean = sums[:, 0] / count  # what is known adds nothing to one about its own
-        normalized = np.concatenate(self._waiting) - mean
-        if not np.isnan(windows.floor):
-            squares = sums[:, 1] + weight[:, np.newaxis] * self._variance
-            variance = np.maximum(squares / count - mean**2, windows.floor)
-            normalized /= np.sqrt(variance)
-            normalized[count[:, 0] == 1] = 0.0  # of one frame alone
-        self._waiting, self._num_done = [], end
-        drop = max(0, end - windows.length - self._first)
-        self._sums, self._first = self._sums[drop:], self._first + drop
-        return normalized.astype(np.float32)
-
-
-class LevelStream:
-    """Normalization by level, of frames that arrive in pieces: the bits of `normalize`.
-
-    The first frames wait until `min_window` are there.
-    """
-
-    def __init__(self, options: LevelCmvn) -> None:
-        self._windows = _windows(options)
-        self._waiting: list[np.ndarray] = []
-        self._loudness = np.empty(0, np.float32)  # of the frames from `_first` on
-        self._first = self._num_frames = self._num_done = self._dim = 0
-
-    def accept(self, frames: np.ndarray) -> np.ndarray:
-        """Take the next frames [T, D]; return those ready, float32 [T', D]."""
-        from latflow.features.cmvn_kernels import loudness_of
-
-        self._dim = frames.shape[1]
-        frames = np.ascontiguousarray(frames, np.float32)
+            self._past.add(frames)
         self._waiting.append(frames)
-        self._loudness = np.concatenate([self._loudness, loudness_of(frames)])
         self._num_frames += len(frames)
         is_enough = self._num_frames >= self._windows.least
         return self._advance(self._num_frames if is_enough else 0)
@@ -335,19 +242,123 @@ class LevelStream:
         return self._advance(self._num_frames)
 
     def _advance(self, end: int) -> np.ndarray:
+        """Normalize frames up to `end`, forget what is no longer needed."""
         if end <= self._num_done:
             return np.empty((0, self._dim), np.float32)
-        from latflow.features.cmvn_kernels import levels_of, windows_of
+        # Imported here: it brings Numba, see `SetCmvn.block`.
+        from latflow.features.cmvn_kernels import windows_of
 
-        begin, behind, _ = windows_of(
-            self._num_done, end, self._num_frames, self._windows
-        )
-        levels = levels_of(self._loudness, begin - self._first, behind - self._first)
-        frames = np.concatenate(self._waiting)
+        place = windows_of(self._num_done, end, self._num_frames, self._windows)
+        normalized = self._past.normalize(np.concatenate(self._waiting), *place)
         self._waiting, self._num_done = [], end
-        drop = max(0, end - self._windows.length - self._first)
+        self._past.forget(end - self._windows.length)
+        return normalized
+
+
+class _RunningSums:
+    """Sums of a stream's frames, by which the means of windows are subtracted.
+
+    Args:
+        windows: whose means, and variances, are taken.
+        stats, speaker: see `CmvnStream`.
+    """
+
+    def __init__(
+        self, windows: Windows, stats: np.ndarray | None, speaker: CmvnState | None
+    ) -> None:
+        self._windows = windows
+        self._speaker = speaker
+        self._origin: np.ndarray | None = None  # keeps sums small
+        self._variance: np.ndarray | float = 0.0
+        if stats is not None:
+            self._origin, self._variance = _moments(_checked(stats))
+        # [T', 2, D], of frames and their squares over those before `_first`, before the
+        # next one, ...
+        self._sums, self._first = np.empty(0), 0
+
+    def state(self, num_frames: int) -> CmvnState | None:
+        """Return the statistics of all frames; see `CmvnStream.state`."""
+        speaker = self._speaker
+        if not num_frames or not self._windows.prior:
+            return speaker
+        count, sums = float(num_frames), self._sums[-1]
+        if speaker is not None:
+            count, sums = count + speaker.count, sums + speaker.sums
+        kept = min(1.0, self._windows.length / count)
+        return CmvnState(kept * count, kept * sums)
+
+    def add(self, frames: np.ndarray) -> None:
+        """Take the next frames [T, D]; T > 0."""
+        exact = frames.astype(np.float64)
+        origin = exact[0] if self._origin is None else self._origin
+        if not len(self._sums):
+            self._sums = np.zeros((1, 2, frames.shape[1]))
+        exact, self._origin = exact - origin, origin
+        powers = np.stack([exact, exact**2], axis=1)
+        sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
+        self._sums = np.concatenate([self._sums, sums[1:]])
+
+    def normalize(
+        self, frames: np.ndarray, begin: np.ndarray, end: np.ndarray, weight: np.ndarray
+    ) -> np.ndarray:
+        """Normalize frames [T, D] by the windows of each, see `windows_of`."""
+        assert self._origin is not None, "no frames were added"
+        sums = self._sums[end - self._first] - self._sums[begin - self._first]
+        own, windows = end - begin, self._windows
+        if self._speaker is not None and self._speaker.count:
+            share = np.minimum(windows.length - own, self._speaker.count)
+            weight = np.minimum(windows.length - own - share, windows.prior)
+            factors = (share / self._speaker.count)[:, np.newaxis, np.newaxis]
+            sums, own = sums + factors * self._speaker.sums, own + share
+        count = (own + weight)[:, np.newaxis]
+        mean = sums[:, 0] / count  # what is known adds nothing to one about its own
+        normalized = frames.astype(np.float64) - self._origin - mean
+        if not np.isnan(windows.floor):
+            squares = sums[:, 1] + weight[:, np.newaxis] * self._variance
+            variance = np.maximum(squares / count - mean**2, windows.floor)
+            normalized /= np.sqrt(variance)
+            normalized[count[:, 0] == 1] = 0.0  # of one frame alone
+        return normalized.astype(np.float32)
+
+    def forget(self, first: int) -> None:
+        """Drop what no window from this frame on needs."""
+        drop = max(0, first - self._first)
+        self._sums, self._first = self._sums[drop:], self._first + drop
+
+
+class _Loudest:
+    """Loudness of a stream's frames, the largest of which is subtracted.
+
+    It has the methods of `_RunningSums`.
+    """
+
+    def __init__(self) -> None:
+        self._loudness = np.empty(0, np.float32)  # of the frames from `_first` on
+        self._first = 0
+
+    def state(self, _num_frames: int) -> None:
+        """Return nothing: each stream begins anew."""
+
+    def add(self, frames: np.ndarray) -> None:
+        """Take the next frames [T, D]."""
+        from latflow.features.cmvn_kernels import loudness_of
+
+        loudness = loudness_of(np.ascontiguousarray(frames, np.float32))
+        self._loudness = np.concatenate([self._loudness, loudness])
+
+    def normalize(
+        self, frames: np.ndarray, begin: np.ndarray, end: np.ndarray, _: np.ndarray
+    ) -> np.ndarray:
+        """Normalize frames [T, D] by the windows of each, see `windows_of`."""
+        from latflow.features.cmvn_kernels import levels_of
+
+        levels = levels_of(self._loudness, begin - self._first, end - self._first)
+        return frames.astype(np.float32, copy=False) - levels[:, np.newaxis]
+
+    def forget(self, first: int) -> None:
+        """Drop what no window from this frame on needs."""
+        drop = max(0, first - self._first)
         self._loudness, self._first = self._loudness[drop:], self._first + drop
-        return frames - levels[:, np.newaxis]
 
 
 def _moments(stats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

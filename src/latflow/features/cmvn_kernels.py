@@ -23,6 +23,8 @@ class Windows(NamedTuple):
         prior: largest weight of what is known beforehand, in frames, where a window is
             not full; 0 moves windows inwards instead.
         floor: of variances; NaN leaves them.
+        is_loudest: whether the mean of the loudest frame alone is subtracted, see
+            `LevelCmvn`; else means over the frames.
     """
 
     length: int
@@ -30,6 +32,7 @@ class Windows(NamedTuple):
     is_centred: bool
     prior: int
     floor: float
+    is_loudest: bool
 
 
 @njit(cache=True, nogil=True)
@@ -68,7 +71,7 @@ def normalize_part(
     windows: Windows,
     out: np.ndarray,
 ) -> None:
-    """Normalize frames first..last-1 of an utterance by the frames around each.
+    """Normalize frames first..last-1 of an utterance by the windows of each.
 
     Args:
         frames: float32 [T, D], all of the utterance.
@@ -77,9 +80,17 @@ def normalize_part(
         out: float32 [last - first, D].
     """
     dim = frames.shape[1]
+    place = windows_of(first, last, len(frames), windows)
+    if windows.is_loudest:
+        start, end = (place[0, 0], place[1].max()) if last > first else (0, 0)
+        loudness = loudness_of(frames[start:end])
+        levels = levels_of(loudness, place[0] - start, place[1] - start)
+        for i in range(last - first):
+            for d in range(dim):
+                out[i, d] = frames[first + i, d] - levels[i]
+        return
     origin = stats[0, :dim] / stats[0, dim]
     known = stats[1, :dim] / stats[0, dim] - origin * origin
-    place = windows_of(first, last, len(frames), windows)
     ahead = place[1].max() if last > first else 0
     is_scaled = not np.isnan(windows.floor)
     sums = _running_sums(frames[:ahead], origin, 1)
@@ -136,39 +147,6 @@ def loudness_of(frames: np.ndarray) -> np.ndarray:
             total += x
         found[t] = total / frames.shape[1]
     return found
-
-
-@njit(cache=True, nogil=True)
-def level_part(
-    frames: np.ndarray, first: int, last: int, windows: Windows, out: np.ndarray
-) -> None:
-    """Take the level from frames first..last-1 of an utterance, see `LevelCmvn`.
-
-    Args:
-        frames: float32 [T, D], all of the utterance.
-        out: float32 [last - first, D].
-    """
-    if first >= last:
-        return
-    place = windows_of(first, last, len(frames), windows)
-    start = place[0, 0]
-    loudness = loudness_of(frames[start : place[1].max()])
-    levels = levels_of(loudness, place[0] - start, place[1] - start)
-    for i in range(last - first):
-        for d in range(frames.shape[1]):
-            out[i, d] = frames[first + i, d] - levels[i]
-
-
-@njit(cache=True, nogil=True)
-def level_by_utterance(
-    frames: np.ndarray, begin: np.ndarray, windows: Windows
-) -> np.ndarray:
-    """Do what `level_part` does of all frames of consecutive utterances."""
-    out = np.empty(frames.shape, np.float32)
-    for u in range(len(begin) - 1):
-        mine = slice(begin[u], begin[u + 1])
-        level_part(frames[mine], 0, begin[u + 1] - begin[u], windows, out[mine])
-    return out
 
 
 @njit(cache=True, nogil=True)

@@ -26,7 +26,7 @@ from latflow.features.cmvn import (
     SetCmvn,
     cmvn_statistics,
 )
-from latflow.features.options import CmvnOptions
+from latflow.features.cmvn_options import CmvnOptions
 from latflow.files import reading
 from latflow.kaldi.io import read_matrices
 from latflow.options import read_options
@@ -203,13 +203,12 @@ def _open_cmvn(
         features: their statistics by utterance, and their speakers.
         path: statistics of speakers, or of all.
     """
-    match options.type:
-        case "none":
-            return None
-        case "utterance" | "sliding" | "level":
-            return SetCmvn(options, features.statistics, np.arange(len(features)))
+    if options.type == "none":
+        return None
+    if options.statistics == "utterance":
+        return SetCmvn(options, features.statistics, np.arange(len(features)))
     known = dict(read_matrices(path))
-    is_by_speaker = options.type == "speaker"
+    is_by_speaker = options.statistics == "speaker"
     keys = features.speaker_names if is_by_speaker else [GLOBAL]
     statistics = np.stack([known[key] for key in keys])
     if statistics.shape != (len(keys), 2, features.dim + 1):

@@ -84,15 +84,15 @@ def prepare_live_features(
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
-        options: features to compute; their CMVN must be of `utterance`, `sliding`,
-            `level` or `none`.
+        options: features to compute; their CMVN must need no statistics beyond the
+            utterance.
         max_skipped_fraction: share of utterances that may be too short for a frame.
 
     Raises:
         UserError: CMVN that needs statistics of several utterances, different sample
             rates, or too many utterances without a frame.
     """
-    if options.cmvn.type in {"speaker", "global", "online"}:
+    if options.cmvn.statistics != "utterance":
         raise UserError(
             f"features.cmvn {options.cmvn.type} needs all features beforehand",
             remedy="use utterance, sliding, level or none with features computed "

@@ -10,8 +10,11 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL, STATISTICS, read_global_statistics
+from latflow.features.cmvn_options import (
+    CmvnOptions,
+    OnlineCmvn,
+)
 from latflow.features.frames import FeatureStore, NormalizedFrames
-from latflow.features.options import CmvnOptions, GlobalCmvn, OnlineCmvn, SpeakerCmvn
 from latflow.files import atomic_directory
 from latflow.kaldi.io import write_matrices
 from latflow.ledger import read_ledger
@@ -59,13 +62,13 @@ def compute_cmvn(
     }
     with atomic_directory(out_dir) as folder:
         names, groups = [GLOBAL], np.zeros(len(store), np.int32)
-        if isinstance(cmvn, SpeakerCmvn):
+        if cmvn.statistics == "speaker":
             names, groups = store.speaker_names, store.speaker_codes
         if isinstance(cmvn, OnlineCmvn) and training_dir is not None:
             sums = [read_global_statistics(training_dir)]
         else:
             sums = store.summed(groups, len(names))
-        if isinstance(cmvn, SpeakerCmvn | GlobalCmvn | OnlineCmvn):
+        if cmvn.statistics != "utterance":
             statistics = sorted(zip(names, sums, strict=True))
             write_matrices(folder / STATISTICS, statistics)
         text = json.dumps(meta, indent=1, sort_keys=True)

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from latflow.corpus.derived_options import (
-    Speed,
-    VolumeRange,
-)
+from latflow.corpus.derived_options import Speed, VolumeRange
 from latflow.errors import UserError
+from latflow.features.cmvn_options import CmvnOptions, SpeakerCmvn
 from latflow.options import (
     Fraction,
     Name,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
-    PositiveInt,
     Text,
     Unique,
 )
@@ -106,6 +103,11 @@ class FrontEndOptions(Options):
         return self
 
     @property
+    def has_log_energies(self) -> bool:
+        """Whether the features are log energies."""
+        return self.type == "fbank"
+
+    @property
     def dim(self) -> int:
         """Features a frame, D; of `waveform` it depends on the sample rate.
 
@@ -117,98 +119,6 @@ class FrontEndOptions(Options):
         if self.type == "mfcc":
             return self.num_ceps
         return self.num_mel_bins + int(self.use_energy)
-
-
-class SpeakerCmvn(Options):
-    """By the statistics of each speaker (Kaldi's usual way)."""
-
-    type: Literal["speaker"] = "speaker"
-    norm_vars: bool = False
-    """Scale variances to one too, not only means to zero."""
-
-
-class UtteranceCmvn(Options):
-    """By the statistics of each utterance."""
-
-    type: Literal["utterance"] = "utterance"
-    norm_vars: bool = False
-    """Scale variances to one too, not only means to zero."""
-
-
-class GlobalCmvn(Options):
-    """By the statistics of the split."""
-
-    type: Literal["global"] = "global"
-    norm_vars: bool = False
-    """Scale variances to one too, not only means to zero."""
-
-
-class SlidingCmvn(Options):
-    """By the frames around each frame (Kaldi's apply-cmvn-sliding)."""
-
-    type: Literal["sliding"] = "sliding"
-    norm_vars: bool = False
-    """Scale variances to one too, not only means to zero."""
-    window: PositiveInt = 600
-    """Frames that the mean is taken from."""
-    min_window: PositiveInt = 100
-    """Fewest frames, at the start of an utterance, where center is false."""
-    center: bool = True
-    """Let the window lie around the frame; else it ends with it."""
-
-
-class LevelCmvn(Options):
-    """By how loud the loudest of the frames up to each frame is.
-
-    One number, the mean of that frame, is subtracted from all log energies (`type:
-    fbank`): features are the same at any volume, and no pause changes their mean.
-    """
-
-    type: Literal["level"] = "level"
-    window: PositiveInt = 300
-    """Frames, up to each frame, that the loudest is looked for in."""
-    min_window: PositiveInt = 100
-    """Fewest frames, at the start of an utterance."""
-
-
-class OnlineCmvn(Options):
-    """By the frames up to each frame, and at first those of the training set too.
-
-    Kaldi's apply-cmvn-online, which Vosk has; no frame waits. Utterances begin without
-    what was known of their speaker; the segments of a session go on with it.
-    """
-
-    type: Literal["online"] = "online"
-    norm_vars: bool = False
-    """Scale variances to one too, not only means to zero."""
-    window: PositiveInt = 600
-    """Frames, up to each frame, that statistics are taken from."""
-    global_frames: PositiveInt = 200
-    """Frames that the training set counts for where `window` is not full yet."""
-
-
-class NoCmvn(Options):
-    """Not at all."""
-
-    type: Literal["none"] = "none"
-
-
-CmvnOptions = Annotated[
-    SpeakerCmvn
-    | UtteranceCmvn
-    | GlobalCmvn
-    | SlidingCmvn
-    | LevelCmvn
-    | OnlineCmvn
-    | NoCmvn,
-    Field(discriminator="type"),
-]
-
-
-def _check_level(features: FeatureType, cmvn: CmvnOptions) -> None:
-    """Refuse to take the level from what is no log energy."""
-    if cmvn.type == "level" and features == "mfcc":
-        raise ValueError("cmvn: level is of log energies; set type: fbank")
 
 
 class DeltasTransform(Options):
@@ -274,6 +184,11 @@ class LhotseFrontEndOptions(Options):
         return ":" in self.extractor
 
     @property
+    def has_log_energies(self) -> bool:
+        """Whether the features may be log energies."""
+        return self.is_own or "fbank" in self.extractor or "log" in self.extractor
+
+    @property
     def files(self) -> list[Path]:
         """The class's file, where the extractor is named by one."""
         return file_of(self.extractor) if self.is_own else []
@@ -335,6 +250,22 @@ Extraction = Annotated[
 ]
 
 
+_Use = TypeVar(
+    "_Use",
+    bound="StreamOptions | LhotseStreamOptions | FeatureOptions | LhotseFeatureOptions",
+)
+
+
+def _check_level(options: _Use) -> _Use:
+    """Refuse to take the level from what is no log energy."""
+    if options.cmvn.type == "level" and not options.has_log_energies:
+        raise ValueError(
+            "cmvn: level is of log energies; take features of type fbank, or another "
+            "type of cmvn"
+        )
+    return options
+
+
 class NetworkUse(Options):
     """Features for networks: what is done with them."""
 
@@ -358,7 +289,6 @@ class StreamOptions(NetworkUse, ExtractionOptions):
                 f"cmvn: {self.cmvn.type} is for features; set {{type: none}} for type "
                 "waveform"
             )
-        _check_level(self.type, self.cmvn)
         return self
 
 
@@ -369,7 +299,11 @@ class LhotseStreamOptions(NetworkUse, LhotseExtractionOptions):
     """
 
 
-Stream = Annotated[StreamOptions | LhotseStreamOptions, Field(discriminator="type")]
+Stream = Annotated[
+    StreamOptions | LhotseStreamOptions,
+    Field(discriminator="type"),
+    AfterValidator(_check_level),
+]
 
 
 class PasteOptions(Options):
@@ -405,7 +339,6 @@ class FeatureOptions(GmmUse, ExtractionOptions):
         """Refuse samples as features of Gaussians."""
         if self.type == "waveform":
             raise ValueError("type: waveform is for networks, in nnet.features")
-        _check_level(self.type, self.cmvn)
         return self
 
 
@@ -417,7 +350,9 @@ class LhotseFeatureOptions(GmmUse, LhotseExtractionOptions):
 
 
 GmmFeatures = Annotated[
-    FeatureOptions | LhotseFeatureOptions, Field(discriminator="type")
+    FeatureOptions | LhotseFeatureOptions,
+    Field(discriminator="type"),
+    AfterValidator(_check_level),
 ]
 
 

@@ -32,8 +32,8 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.cmvn import CmvnState, CmvnStream
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Splice
 from latflow.files import atomic_directory, reading
 from latflow.gmm.model import DiagGmms

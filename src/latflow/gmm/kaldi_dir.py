@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.options import (
+from latflow.features.cmvn_options import (
     CmvnOptions,
     GlobalCmvn,
     LevelCmvn,

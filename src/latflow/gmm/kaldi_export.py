@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.features.cmvn_options import CmvnOptions
 from latflow.features.frames import FrameStore
-from latflow.features.options import CmvnOptions
 from latflow.files import atomic_directory, atomic_output, read_json
 from latflow.fst.graph import Graph
 from latflow.gmm.kaldi_dir import (

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.options import OnlineCmvn
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.files import write_text
 from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.model import DiagGmms

@@ -7,19 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from latflow.features.cmvn import CmvnState, CmvnStream, LevelStream, normalize
+from latflow.features.cmvn import CmvnState, CmvnStream, normalize
+from latflow.features.cmvn_options import CmvnOptions, GlobalCmvn, WindowedCmvn
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
-from latflow.features.options import (
-    CmvnOptions,
-    FrontEnd,
-    FrontEndOptions,
-    GlobalCmvn,
-    LevelCmvn,
-    NoCmvn,
-    OnlineCmvn,
-    SlidingCmvn,
-)
+from latflow.features.options import FrontEnd, FrontEndOptions
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.ivector_stream import IvectorState, IvectorStream
 
@@ -41,13 +33,6 @@ def make_front_end(
         assert sample_rate is not None
         return KaldiFrontEnd(options, sample_rate)
     return LhotseExtractor(options, sample_rate)
-
-
-def is_causal(options: CmvnOptions) -> bool:
-    """Return whether a normalization needs no frames to come (but for the first)."""
-    if isinstance(options, SlidingCmvn):
-        return not options.center
-    return isinstance(options, NoCmvn | GlobalCmvn | LevelCmvn | OnlineCmvn)
 
 
 class _Stage(Protocol):
@@ -178,17 +163,13 @@ def _stages(
 ) -> list[_Stage]:
     """Return what the frames of the front end go through."""
     stages: list[_Stage] = []
-    if isinstance(cmvn, OnlineCmvn) or (
-        isinstance(cmvn, SlidingCmvn) and not cmvn.center
-    ):
-        stages.append(CmvnStream(cmvn, statistics, speaker))
-    elif isinstance(cmvn, LevelCmvn):
-        stages.append(LevelStream(cmvn))
-    elif isinstance(cmvn, GlobalCmvn):
+    if isinstance(cmvn, GlobalCmvn):
         assert statistics is not None
         stages.append(_Global(cmvn, statistics))
-    elif not isinstance(cmvn, NoCmvn):
+    elif not cmvn.is_causal:
         stages.append(_Whole(dim, cmvn))
+    elif isinstance(cmvn, WindowedCmvn):
+        stages.append(CmvnStream(cmvn, statistics, speaker))
     return stages
 
 

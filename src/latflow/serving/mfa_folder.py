@@ -28,12 +28,8 @@ from typing import Any, NoReturn
 import yaml
 
 from latflow.errors import UserError
-from latflow.features.options import (
-    CmvnOptions,
-    FrontEndOptions,
-    NoCmvn,
-    SpeakerCmvn,
-)
+from latflow.features.cmvn_options import CmvnOptions, NoCmvn, SpeakerCmvn
+from latflow.features.options import FrontEndOptions
 from latflow.files import reading
 from latflow.lang.directory import read_symbols
 from latflow.lang.phones import POSITIONS

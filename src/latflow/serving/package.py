@@ -32,13 +32,10 @@ from latflow.decode.options import (
 from latflow.decode.rescore import LanguageModels
 from latflow.errors import UserError
 from latflow.features.cmvn import read_global_statistics
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
-from latflow.features.options import (
-    FrameGeometry,
-    GlobalCmvn,
-    OnlineCmvn,
-)
+from latflow.features.options import FrameGeometry
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
 from latflow.hmm.transition_model import TransitionModel
@@ -202,7 +199,7 @@ class Model:
             ivectors = IvectorModel.load(folder / IVECTORS)
         if info.rescoring is not None:
             models = LanguageModels.load(folder / GRAMMAR, folder / LM, lang.word_ids)
-        if isinstance(info.cmvn, GlobalCmvn | OnlineCmvn):
+        if info.cmvn.statistics == "set":
             statistics = read_global_statistics(folder / "model")
         transcriber = Transcriber(
             lang,

@@ -15,11 +15,8 @@ from latflow.decode.options import (
     SearchOptions,
 )
 from latflow.errors import UserError
-from latflow.features.options import (
-    CmvnOptions,
-    FrontEnd,
-    NoCmvn,
-)
+from latflow.features.cmvn_options import CmvnOptions, NoCmvn
+from latflow.features.options import FrontEnd
 from latflow.files import file_digest, reading
 from latflow.options import Options, PositiveFloat, PositiveInt, read_options
 from latflow.scoring.options import Decision

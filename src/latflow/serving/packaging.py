@@ -18,7 +18,7 @@ from latflow.corpus.manifests import read_cuts
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import STATISTICS
-from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions, OnlineCmvn
+from latflow.features.options import LhotseFrontEndOptions
 from latflow.files import atomic_directory, file_digest
 from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
 from latflow.lang.directory import Lang
@@ -39,7 +39,7 @@ from latflow.scoring.calibration import (
 from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
-from latflow.serving.features import is_causal, make_front_end
+from latflow.serving.features import make_front_end
 from latflow.serving.package import (
     GRAMMAR,
     IVECTORS,
@@ -148,7 +148,7 @@ def write_package(
             _copy(path, folder / "lang/phones" / path.name)
         if why_aligning is None:
             _copy(_given(files.graph, "graph"), folder / "graph/HCLG.fst")
-        if isinstance(options.cmvn, GlobalCmvn | OnlineCmvn):
+        if options.cmvn.statistics == "set":
             frames = _given(files.frames_dir, "frames of the training set")
             _copy(frames / STATISTICS, folder / "model" / STATISTICS)
         if files.ivectors is not None:
@@ -343,7 +343,7 @@ def _why_not_streaming(options: PackageOptions, acoustics: Acoustics) -> str | N
     """Return why a system cannot be streamed; None where it can."""
     if isinstance(options.front_end, LhotseFrontEndOptions):
         return f"the extractor {options.front_end.extractor} takes whole signals"
-    if not is_causal(options.cmvn):
+    if not options.cmvn.is_causal:
         return (
             f"cmvn of type {options.cmvn.type} normalizes features with frames to come"
         )

@@ -29,7 +29,8 @@ from pathlib import Path
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL, STATISTICS
-from latflow.features.options import FrontEndOptions, NoCmvn, OnlineCmvn
+from latflow.features.cmvn_options import NoCmvn, OnlineCmvn
+from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory, write_json, write_text
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import MODEL

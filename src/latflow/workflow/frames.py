@@ -154,11 +154,10 @@ class ExtractedFrames(Frames):
                     f"configuration {self.key}.extractor: no such file {file}",
                     remedy="name a file that is there, or a module",
                 )
-        cmvn = options.cmvn.type
-        if cmvn in {"speaker", "global", "online"} and not self.is_stored:
+        if options.cmvn.statistics != "utterance" and not self.is_stored:
             raise UserError(
-                f"configuration {self.key}.cmvn: statistics of type {cmvn} need stored "
-                "features",
+                f"configuration {self.key}.cmvn: statistics of type "
+                f"{options.cmvn.type} need stored features",
                 remedy="set its type to utterance, sliding, level or none, or "
                 "`stored: true`",
             )

@@ -20,9 +20,7 @@ from latflow.workflow.resolve import Systems
 from latflow.workflow.sequence_networks import SequenceNetwork
 from latflow.workflow.systems import AdaptedFrames, System
 
-_BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
-_BY_TRAINING_SET = {"global", "online"}  # CMVN of packages with statistics of training
-_BY_VOLUME = {"none", *_BY_TRAINING_SET}  # CMVN that leaves (at first) how loud one is
+_BY_VOLUME = {"none", "global", "online"}  # CMVN that leaves (at first) how loud one is
 _BY_SET = {"global", "none"}  # normalization that is the same for all utterances
 #: What is wrong with a network that knows one volume, and what mends it.
 ONE_VOLUME = (
@@ -268,7 +266,7 @@ class PackagePlan:
             self._features,
         )
         ivectors = frames.extractor if isinstance(frames, IvectorFrames) else []
-        has_statistics = features.cmvn.type in _BY_TRAINING_SET
+        has_statistics = features.cmvn.statistics == "set"
         is_lhotse = isinstance(features, LhotseExtractionOptions)
         has_rate = features.sample_rate is not None or is_lhotse
         recognizes = not self.only_aligns
@@ -337,7 +335,7 @@ class PackagePlan:
     def _why_offline(self) -> tuple[str, str] | None:
         """Return why the system cannot be streamed, and what mends it."""
         cmvn = self._features.cmvn
-        if cmvn.type in _BY_WHOLE or getattr(cmvn, "center", False):
+        if not cmvn.is_causal:
             why = f"cmvn of type {cmvn.type} normalizes features with frames to come"
             return why, "take features with cmvn: {type: online}, or none"
         if isinstance(self._features, LhotseExtractionOptions):

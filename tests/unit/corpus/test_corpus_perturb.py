@@ -12,11 +12,12 @@ from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
 from latflow.corpus.perturb import perturb_corpus
 from latflow.errors import UserError
+from latflow.features.cmvn_options import NoCmvn
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import NoCmvn, StreamOptions
+from latflow.features.options import StreamOptions
 
 SPEEDS = (0.9, 1.0, 1.1)
 TONE = 500.0  # Hz

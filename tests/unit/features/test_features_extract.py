@@ -20,11 +20,12 @@ from latflow import parallel
 from latflow.errors import UserError
 from latflow.features import frames as frames_module
 from latflow.features.cmvn import cmvn_statistics
+from latflow.features.cmvn_options import CmvnOptions
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FeatureStore, FrameStore
 from latflow.features.joining import join_features
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import CmvnOptions, FeatureOptions, FrontEndOptions
+from latflow.features.options import FeatureOptions, FrontEndOptions
 from latflow.kaldi.io import read_matrices, write_matrices
 from latflow.ledger import read_ledger
 from latflow.options import read_options

@@ -2,11 +2,18 @@
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from latflow.errors import UserError
 from latflow.features.extract import KaldiFbank, make_extractor
 from latflow.features.front_end import KaldiFrontEnd, mel_filters, window_function
-from latflow.features.options import FeatureOptions, FrameGeometry, FrontEndOptions
+from latflow.features.options import (
+    FeatureOptions,
+    FrameGeometry,
+    FrontEndOptions,
+    GmmFeatures,
+    Stream,
+)
 from latflow.options import read_options
 
 
@@ -154,3 +161,21 @@ def test_energy_takes_the_place_of_c0_or_comes_first():
 def test_config_survives_lhotses_dictionary():
     config = make_extractor(FrontEndOptions(num_ceps=7), 8000).config
     assert type(config).from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"type": "mfcc"},
+        {"type": "lhotse", "extractor": "kaldi-mfcc"},
+        {"type": "lhotse", "extractor": "spectrogram"},
+    ],
+)
+def test_level_is_taken_from_log_energies_alone(features):
+    level = {**features, "cmvn": {"type": "level"}}
+    for kind in (Stream, GmmFeatures):
+        with pytest.raises(ValidationError, match="level is of log energies"):
+            TypeAdapter(kind).validate_python(level)
+    for known in ({"type": "fbank"}, {"type": "lhotse", "extractor": "kaldi-fbank"}):
+        found = TypeAdapter(Stream).validate_python({**known, "cmvn": level["cmvn"]})
+        assert found.cmvn.window == 300

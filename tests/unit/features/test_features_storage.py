@@ -11,10 +11,11 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.features.cmvn_options import SpeakerCmvn
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import ExtractionOptions, SpeakerCmvn
+from latflow.features.options import ExtractionOptions
 from latflow.features.storage import STORAGES, export_features
 
 RATE = 8000

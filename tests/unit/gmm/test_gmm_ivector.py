@@ -8,8 +8,8 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.features.cmvn import CmvnStream, cmvn_statistics, normalize
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.features.options import OnlineCmvn
 from latflow.gmm.ivector import (
     Extractor,
     FrameProjection,

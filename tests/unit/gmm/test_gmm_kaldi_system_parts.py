@@ -11,7 +11,7 @@ from reference.split_data import split_data
 
 from latflow.cli.main import main
 from latflow.errors import UserError
-from latflow.features.options import (
+from latflow.features.cmvn_options import (
     GlobalCmvn,
     NoCmvn,
     SlidingCmvn,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.features.options import OnlineCmvn
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.transform import Splice
 from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.kaldi_ivector import read_ivectors, write_ivectors

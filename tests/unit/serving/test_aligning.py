@@ -21,9 +21,10 @@ from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
+from latflow.features.cmvn_options import SpeakerCmvn
 from latflow.features.extract import extract_features
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import ExtractionOptions, SpeakerCmvn
+from latflow.features.options import ExtractionOptions
 from latflow.files import file_digest
 from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import AlignAdaptedOptions

@@ -21,7 +21,7 @@ from latflow.cli.main import main
 from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.errors import UserError
-from latflow.features.options import NoCmvn, SpeakerCmvn
+from latflow.features.cmvn_options import NoCmvn, SpeakerCmvn
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang

@@ -24,8 +24,8 @@ from latflow.decode.lattices import decode_lattices
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.scorers import load_scorer
 from latflow.errors import UserError
+from latflow.features.cmvn_options import GlobalCmvn, SlidingCmvn, SpeakerCmvn
 from latflow.features.frames import FrameWriter
-from latflow.features.options import GlobalCmvn, SlidingCmvn, SpeakerCmvn
 from latflow.gmm.ivector_training import train_ivectors
 from latflow.gmm.options import IvectorOptions
 from latflow.kaldi.io import write_matrices

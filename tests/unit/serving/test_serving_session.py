@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from latflow.decode.options import EndpointOptions, EndpointRule, SegmentationOptions
 from latflow.errors import UserError
-from latflow.features.options import OnlineCmvn
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.resampling import resample
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model

@@ -22,7 +22,7 @@ from latflow.decode.options import (
     TranscribeOptions,
 )
 from latflow.errors import UserError
-from latflow.features.options import OnlineCmvn
+from latflow.features.cmvn_options import OnlineCmvn
 from latflow.features.resampling import StreamingResampler
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger

@@ -14,7 +14,7 @@ from fixtures.triton_backend import Message, MetricFamily
 
 from latflow.cli.main import main
 from latflow.errors import UserError
-from latflow.features.options import UtteranceCmvn
+from latflow.features.cmvn_options import UtteranceCmvn
 from latflow.lattice.io.binary import LatticeStream
 from latflow.serving.options import SessionOptions, TritonOptions
 from latflow.serving.session import Session

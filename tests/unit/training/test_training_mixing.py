@@ -10,14 +10,11 @@ from lhotse.features.mixer import FeatureMixer
 from reference.training_data_naive import data_of
 
 from latflow.errors import UserError
+from latflow.features.cmvn_options import NoCmvn
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import (
-    ExtractionOptions,
-    LhotseExtractionOptions,
-    NoCmvn,
-)
+from latflow.features.options import ExtractionOptions, LhotseExtractionOptions
 from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import BatchSource, Targets
 from latflow.training.data_options import MixingDraws

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from reference.training_data_naive import data_of
 
+from latflow.features.cmvn_options import SlidingCmvn, SpeakerCmvn
 from latflow.features.frames import FeatureStore, FrameStore, FrameWriter
 from latflow.features.normalization import compute_cmvn
-from latflow.features.options import SlidingCmvn, SpeakerCmvn
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
 from latflow.training.batches import BatchSource, Targets

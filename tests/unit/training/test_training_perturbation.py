@@ -13,10 +13,11 @@ from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.perturb import perturb_corpus
 from latflow.criteria.batch import Batch
 from latflow.errors import UserError
+from latflow.features.cmvn_options import NoCmvn
 from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
-from latflow.features.options import NoCmvn, PerturbationDraws, StreamOptions
+from latflow.features.options import PerturbationDraws, StreamOptions
 from latflow.features.perturb import Perturbation
 from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import BatchSource, Targets, open_batches

@@ -11,9 +11,10 @@ from latflow.cli.main import main
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts
 from latflow.errors import UserError
+from latflow.features.cmvn_options import NoCmvn
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
-from latflow.features.options import NoCmvn, StreamOptions
+from latflow.features.options import StreamOptions
 from latflow.nnet.normalization import Normalizer
 from latflow.simulation.options import SimulationDraws
 from latflow.simulation.records import AudioFiles, read_records, record_line

@@ -12,8 +12,9 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
+from latflow.features.cmvn_options import NoCmvn
 from latflow.features.live import LiveFrames, prepare_live_features
-from latflow.features.options import NoCmvn, StreamOptions
+from latflow.features.options import StreamOptions
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiWriter, write_int_vectors
