@@ -40,11 +40,12 @@ _LEAST_PADDING = 4  # windows
 _ONSET = 100.0  # 20 dB, within the last windows
 _ONSET_WINDOWS = 4
 _SILENCE = 1e-11  # mean square that is no sound, -110 dB
-# The network misses soft speech, so it gets samples whose loudest window of the last
-# ones is as loud as in usual recordings.
+# The network misses soft speech, so it gets samples that are as loud as in usual
+# recordings, the loudest of the last windows left aside: what bangs is no speech.
 _USUAL = 0.01  # mean square, -20 dB
 _MOST_GAIN = 1000.0  # 30 dB, of squares
-_LOUDEST_OF = 312  # windows, 10 s
+_RECENT = 312  # windows, 10 s
+_BANGS = 20  # of as many windows, one is left aside
 
 
 class SpeechDetector:
@@ -185,7 +186,7 @@ class Segmenter:
         self._last_end = 0  # of the segment before
         # Mean squares of windows: those that the gain follows, the last ones, those
         # that padding may take in, and those that were so when speech began.
-        self._recent: deque[float] = deque(maxlen=_LOUDEST_OF)
+        self._recent: deque[float] = deque(maxlen=_RECENT)
         self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
         self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
         self._before: list[float] = []
@@ -243,7 +244,9 @@ class Segmenter:
         )[::size]
         powers = np.square(windows[:, context:], dtype=np.float64).mean(axis=1).tolist()
         self._recent.extend(powers)
-        gain = _USUAL / max(*self._recent, _SILENCE)
+        loud = np.fromiter(self._recent, np.float64)
+        place = len(loud) - 1 - len(loud) // _BANGS
+        gain = _USUAL / max(np.partition(loud, place)[place], _SILENCE)
         windows = windows * np.float32(np.sqrt(min(max(gain, 1.0), _MOST_GAIN)))
         probabilities = self._probabilities(windows, powers)
         self._samples = self._samples[count * size :]

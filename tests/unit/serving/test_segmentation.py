@@ -172,6 +172,19 @@ def test_soft_speech_is_found_as_loud_speech_is(speech, detector, gain_db):
         assert overlap > 0.9 * (other.end - other.start)
 
 
+def test_a_bang_hides_no_soft_speech(speech, detector):
+    samples, _ = speech
+    rate = detector.sample_rate
+    pause = np.zeros(rate, np.float32)
+    soft = np.concatenate([pause, samples * np.float32(0.01), pause])
+    wanted = found_in(soft, detector)
+    bang = np.random.default_rng(0).standard_normal(rate // 8).astype(np.float32)
+    soft[: len(bang)] += np.clip(bang, -1, 1)
+    found = found_in(soft, detector)
+    both = (min(a.end, b.end) - max(a.start, b.start) for a in found for b in wanted)
+    assert sum(max(0, n) for n in both) > 0.9 * sum(b.end - b.start for b in wanted) > 0
+
+
 def test_soft_noise_is_no_speech(detector):
     noise = np.random.default_rng(0).standard_normal(30 * detector.sample_rate)
     for level in (1e-5, 1e-4, 1e-3, 1e-2):
