@@ -29,6 +29,7 @@ from latflow.cli import (
     lattice,
     models,
     returnn,
+    scoring,
     serving,
 )
 from latflow.cli.commands import CommandParser
@@ -45,7 +46,8 @@ TOPICS = {
         *("docs", "explain", "config", "config-readme", "config-schema", "completion"),
     ),
     "The model at work": (
-        *("package", "transcribe", "serve", "load-test", "triton-repository"),
+        *("package", "transcribe", "score", "serve", "load-test"),
+        "triton-repository",
     ),
     "Alignment": (
         *("align", "align-one", "validate", "find-oovs", "compare-alignments"),
@@ -163,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         *(data.HDF5, lattice.COMMANDS, language_models.COMMANDS),
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
         *(align.ALIGN, boundaries.COMMANDS, g2p.G2P, cache.CACHE),
-        *(returnn.COMMANDS, completion.COMMANDS),
+        *(scoring.COMMANDS, returnn.COMMANDS, completion.COMMANDS),
     )
     for group in groups:
         group.add_to(commands)

@@ -42,7 +42,7 @@ def list_table(source: TableSource, listing: Listing) -> None:
     table = Path(source.path)
     folder = Path(os.path.abspath(source.audio or table.parent))
     columns: tuple[str, str, str | None] | None = None
-    for number, row in _rows(table):
+    for number, row in table_rows(table):
         try:
             if isinstance(row, UserError):
                 raise row
@@ -71,7 +71,9 @@ def find_audio(table: Path, folders: Iterable[Path]) -> tuple[Path, bool] | None
         speakers); None if there is none, or no table of utterances.
     """
     source = TableSource(path=str(table), speaker="utterance")
-    first = [row for _, row in islice(_rows(table), _FIRST) if isinstance(row, Mapping)]
+    first = [
+        row for _, row in islice(table_rows(table), _FIRST) if isinstance(row, Mapping)
+    ]
     try:
         path_column = _columns(source, first[0])[0] if first else ""
         paths = [_path(row.get(path_column)) for row in first]
@@ -154,7 +156,7 @@ def _existing(path: str) -> Path:
     return Path(next(filter(os.path.isfile, names), path))
 
 
-def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
+def table_rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
     """Yield (line number, values by column, or what is wrong with the line)."""
     suffix = Path(table.name.removesuffix(".gz")).suffix
     if suffix in {".jsonl", ".json"}:

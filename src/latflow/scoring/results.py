@@ -180,6 +180,52 @@ def interval(scores: pd.DataFrame, *, options: BootstrapOptions, seed: int) -> I
     )
 
 
+def summary(
+    scores: pd.DataFrame, *, options: BootstrapOptions, seed: int
+) -> dict[str, Any]:
+    """Return the counts of all utterances together, as `wer.json` has them.
+
+    Args:
+        scores: of `score_utterances`.
+        options: of the interval of the word error rate.
+        seed: of its draws.
+    """
+    counts = totals(scores)
+    bounds = interval(scores, options=options, seed=seed)
+    has_words = counts.words > 0
+    return {
+        "wer": counts.wer if has_words else None,
+        "ins": counts.ins,
+        "del": counts.del_,
+        "sub": counts.sub,
+        "words": counts.words,
+        "sentences": len(scores),
+        "sentence_errors": int((scores["errors"] > 0).sum()),
+        "speakers": scores["speaker"].nunique(),
+        "confidence_interval": {
+            "low": bounds.low if has_words else None,
+            "high": bounds.high if has_words else None,
+            **options.values(),
+            "by": options.unit(scores["speaker"].tolist()),
+        },
+    }
+
+
+def write_tables(folder: Path, scores: pd.DataFrame, max_confusions: int) -> None:
+    """Write `per_utterance.tsv`, `per_speaker.tsv` and `confusions.tsv`.
+
+    Args:
+        folder: for the files.
+        scores: of `score_utterances`.
+        max_confusions: listed of each kind, the most frequent.
+    """
+    tables = {"per_utterance": scores, "per_speaker": by_speaker(scores)}
+    for name, table in tables.items():
+        write_table(folder / f"{name}.tsv", table, {"wer": 2}, missing="nan")
+    kinds = confusions(scores).groupby("kind", observed=True)
+    write_table(folder / "confusions.tsv", kinds.head(max_confusions))
+
+
 def is_far_worse(rate: float, before: float) -> bool:
     """Return whether a word error rate asks for a warning beside an earlier one.
 

@@ -180,7 +180,6 @@ def write_scores(
     scores = results.score_utterances(
         references.words, recognized, references.speakers, options=options
     )
-    speakers = results.by_speaker(scores)
     missing = sorted(references.words.keys() - recognized.keys())
     if missing:
         log.warning(
@@ -190,33 +189,11 @@ def write_scores(
             missing[0],
         )
     write_text(out_dir / "hyp.txt", recognized)
-    tables = {"per_utterance": scores, "per_speaker": speakers}
-    for name, table in tables.items():
-        results.write_table(out_dir / f"{name}.tsv", table, {"wer": 2}, missing="nan")
-    confusions = results.confusions(scores).groupby("kind", observed=True)
-    results.write_table(
-        out_dir / "confusions.tsv", confusions.head(options.max_confusions)
-    )
-    counts = results.totals(scores)
-    bounds = results.interval(scores, options=options.bootstrap, seed=seed)
-    has_words = counts.words > 0
+    results.write_tables(out_dir, scores, options.max_confusions)
     summary = {
-        "wer": counts.wer if has_words else None,
-        "ins": counts.ins,
-        "del": counts.del_,
-        "sub": counts.sub,
-        "words": counts.words,
-        "sentences": len(scores),
-        "sentence_errors": int((scores["errors"] > 0).sum()),
-        "speakers": len(speakers),
+        **results.summary(scores, options=options.bootstrap, seed=seed),
         "lmwt": scales["lmwt"],
         "wip": scales["wip"],
-        "confidence_interval": {
-            "low": bounds.low if has_words else None,
-            "high": bounds.high if has_words else None,
-            **options.bootstrap.values(),
-            "by": options.bootstrap.unit(scores["speaker"].tolist()),
-        },
         "alignment": options.alignment,
         "decision": options.decision,
         "without_lattice": missing,
