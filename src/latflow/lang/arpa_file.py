@@ -3,9 +3,10 @@ r"""The n-grams of ARPA files, as tools and people write them.
 ARPA format: `\data\`, lines `ngram N=COUNT`, for each N a section `\N-grams:` with
 lines `log10(probability) WORDS [log10(back-off weight)]`, and `\end\`. A back-off
 weight that is missing is 0. Files may be compressed (gzip, bzip2, xz). What tools write
-beside that is read too: text before `\data\`, blank lines, comments after `#` and blanks
-anywhere, keywords in any case, a weight of 0 at the longest n-grams, probabilities a
-little above 1 by rounding, -inf. Words are put into Unicode's normal form NFC.
+beside that is read too: text before `\data\`, blank lines, comments after `#` and
+blanks anywhere, keywords in any case, a weight of 0 at the longest n-grams,
+probabilities a little above 1 by rounding, -inf. Words are put into Unicode's normal
+form NFC.
 
 Source: SRILM, ngram-format(5); Kaldi `lm/arpa-file-parser.cc`.
 """
