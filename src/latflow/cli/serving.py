@@ -241,6 +241,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
 def _transcribe(arguments: Arguments) -> int:
     """Transcribe recordings with a model package."""
     from latflow.decode.options import TranscribeOptions
+    from latflow.lang.jsgf import GrammarError
     from latflow.options import read_options
     from latflow.serving.package import Model
     from latflow.serving.recording import find_recordings, received
@@ -269,15 +270,18 @@ def _transcribe(arguments: Arguments) -> int:
         model = Model.load(
             arguments.package, device=arguments.device, trust_code=arguments.trust_code
         )
-        found = transcribe(
-            model,
-            recordings,
-            options=options,
-            language=_language(arguments),
-            out_dir=Path(arguments.out) if arguments.out else None,
-            lattices=Path(arguments.lattices) if arguments.lattices else None,
-            threads=arguments.threads,
-        )
+        try:
+            found = transcribe(
+                model,
+                recordings,
+                options=options,
+                language=_language(arguments),
+                out_dir=Path(arguments.out) if arguments.out else None,
+                lattices=Path(arguments.lattices) if arguments.lattices else None,
+                threads=arguments.threads,
+            )
+        except GrammarError as error:
+            raise error.at(file=arguments.grammar) from error
     bad = sum(isinstance(result, Fault) for result in found)
     if bad:
         sys.stderr.write(f"{bad} of {len(found)} recordings could not be transcribed\n")
