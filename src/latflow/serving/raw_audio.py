@@ -99,7 +99,7 @@ def _wav_fault(data: bytes, rate: float) -> str:
     elif (bits, channels, its_rate) == (16, 1, rate):
         return ""
     else:
-        form = f"{bits} bits, {channels} channels, {its_rate} Hz"
+        form = f"{bits} bits, {channels} channel{'s' * (channels > 1)}, {its_rate} Hz"
     return (
         f"the stream begins with the header of a WAV file ({form}), the session takes "
         f"16 bits, 1 channel, {rate:g} Hz; set its sample rate, or {_FILES}"

@@ -174,7 +174,7 @@ AAC = b"\xff\xf1\x60\x40\x02\x1f\xfc".ljust(16, b"\x21") * 4
         (b"\0\0\0\x18ftypmp42", r"\(MP4\)"),
         (
             wav(16000),
-            r"WAV file \(16 bits, 1 channels, 16000 Hz\), .* 1 channel, 8000 Hz",
+            r"WAV file \(16 bits, 1 channel, 16000 Hz\), .* 1 channel, 8000 Hz",
         ),
         (wav(channels=2), "2 channels"),
         (wav(subtype="PCM_24"), "24 bits"),
