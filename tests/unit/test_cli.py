@@ -4,6 +4,7 @@ import argparse
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -83,8 +84,9 @@ def test_run_gives_overrides_and_settings_to_snakemake_as_one(monkeypatch):
             *("--config", "corpora=c", "lang={}", "--cores", "2", "-o", "gmm.b=z"),
         ]
     )
-    assert given[1:8] == [
+    assert given[1:9] == [
         "-m",
+        "latflow.interruption",
         "snakemake",
         "gmm_mono",
         "-n",
@@ -93,7 +95,7 @@ def test_run_gives_overrides_and_settings_to_snakemake_as_one(monkeypatch):
         "--config",
     ]
     settings = ["corpora=c", "lang={}", 'gmm={"a": "1"}', "seed=3", 'gmm={"b": "z"}']
-    assert given[8:13] == settings
+    assert given[9:14] == settings
 
 
 def test_bash_completes_commands_options_and_values(capsys, tmp_path):
@@ -159,6 +161,31 @@ def test_an_interruption_at_the_start_is_one_line(begin):
     assert told[0] == "interrupted; run the same command again\n"
     assert "Traceback" in told[1]
     assert told[1].endswith("ValueError: a fault\n")
+
+
+def test_an_interruption_of_what_run_starts_is_one_line(tmp_path):
+    code = "import sys\nassert sys.argv[2:] == ['1']\nraise KeyboardInterrupt"
+    (tmp_path / "slow.py").write_text(code)
+    command = [sys.executable, "-m", "latflow.interruption", "slow", "--cores", "1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "interrupted; run the same command again\n"
+    assert done.returncode == -signal.SIGINT
+
+
+def test_sigterm_ends_with_a_line():
+    code = """
+import os, signal
+from latflow.interruption import telling_of_termination
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+with telling_of_termination():
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "ended by SIGTERM; run the same command again\n"
+    assert done.returncode == -signal.SIGTERM
 
 
 def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
@@ -334,7 +361,7 @@ def test_run_finds_the_recipe_of_the_folder(monkeypatch, mine, words, recipe, fu
     given = []
     monkeypatch.setattr(os, "execv", lambda _, command: given.extend(command))
     main(["run", *words])
-    assert given[3:-4] == further
+    assert given[4:-4] == further
     assert given[-2:] == ["--configfile", recipe]
 
 

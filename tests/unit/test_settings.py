@@ -224,7 +224,7 @@ def test_all_of_several_config_options_count(tmp_path, monkeypatch):
             "experiment=b",
         ]
     )
-    assert run[3:9] == ["gmm", "-n", "--config", "seed=1", "corpora=c", "experiment=b"]
+    assert run[4:10] == ["gmm", "-n", "--config", "seed=1", "corpora=c", "experiment=b"]
 
 
 @pytest.mark.parametrize(

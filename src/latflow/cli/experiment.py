@@ -118,7 +118,8 @@ def _run(arguments: Arguments) -> None:
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+    start = [sys.executable, "-m", "latflow.interruption", *command]
+    os.execv(sys.executable, start)  # noqa: S606
 
 
 def _name_results(recipe: Path, settings: list[str]) -> None:

@@ -26,6 +26,7 @@ from latflow.cli.commands import (
     read_recipe,
 )
 from latflow.errors import UserError
+from latflow.interruption import telling_of_termination
 
 if TYPE_CHECKING:
     from latflow.serving.load_report import LoadReport
@@ -238,9 +239,11 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     flag("--trust-code", "run code that the package names"),
     example="transcribe results/demo/package/chain calls/ --out texts --format txt,srt",
 )
+@telling_of_termination()
 def _transcribe(arguments: Arguments) -> int:
     """Transcribe recordings with a model package."""
     from latflow.decode.options import TranscribeOptions
+    from latflow.lang.jsgf import GrammarError
     from latflow.options import read_options
     from latflow.serving.package import Model
     from latflow.serving.recording import find_recordings, received
@@ -269,15 +272,18 @@ def _transcribe(arguments: Arguments) -> int:
         model = Model.load(
             arguments.package, device=arguments.device, trust_code=arguments.trust_code
         )
-        found = transcribe(
-            model,
-            recordings,
-            options=options,
-            language=_language(arguments),
-            out_dir=Path(arguments.out) if arguments.out else None,
-            lattices=Path(arguments.lattices) if arguments.lattices else None,
-            threads=arguments.threads,
-        )
+        try:
+            found = transcribe(
+                model,
+                recordings,
+                options=options,
+                language=_language(arguments),
+                out_dir=Path(arguments.out) if arguments.out else None,
+                lattices=Path(arguments.lattices) if arguments.lattices else None,
+                threads=arguments.threads,
+            )
+        except GrammarError as error:
+            raise error.at(file=arguments.grammar) from error
     bad = sum(isinstance(result, Fault) for result in found)
     if bad:
         sys.stderr.write(f"{bad} of {len(found)} recordings could not be transcribed\n")

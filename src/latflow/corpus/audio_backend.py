@@ -123,6 +123,17 @@ class Sound(soundfile.SoundFile):
         """Return whether damaged frames are this file's, not one's read beside it."""
         return self._messages is None or self._messages.is_sure
 
+    def seek(self, frames: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a frame.
+
+        soundfile does so after all that it reads, to where it is: a decoder of MP3
+        would begin anew there, and call the frames damaged whose beginnings lie in
+        those before them.
+        """
+        if whence == os.SEEK_SET and frames == self.tell():
+            return frames
+        return super().seek(frames, whence)
+
     def close(self) -> None:
         """Close it."""
         super().close()

@@ -109,6 +109,8 @@ class MediaFile:
         self._is_done = False
         with _open_file(source) as stream:
             form = media_form(stream)
+            if form is None and not stream.seek(0, os.SEEK_END):
+                raise MediaError("is empty (0 bytes)", "record, copy or send it again")
             if form is None:
                 raise MediaError("is in no format that is read here")
             self._process = _start(form, stream)

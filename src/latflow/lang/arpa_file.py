@@ -3,9 +3,10 @@ r"""The n-grams of ARPA files, as tools and people write them.
 ARPA format: `\data\`, lines `ngram N=COUNT`, for each N a section `\N-grams:` with
 lines `log10(probability) WORDS [log10(back-off weight)]`, and `\end\`. A back-off
 weight that is missing is 0. Files may be compressed (gzip, bzip2, xz). What tools write
-beside that is read too: text before `\data\`, blank lines and blanks anywhere, a weight
-of 0 at the longest n-grams, probabilities a little above 1 by rounding, -inf. Words are
-put into Unicode's normal form NFC.
+beside that is read too: text before `\data\`, blank lines, comments after `#` and
+blanks anywhere, keywords in any case, a weight of 0 at the longest n-grams,
+probabilities a little above 1 by rounding, -inf. Words are put into Unicode's normal
+form NFC.
 
 Source: SRILM, ngram-format(5); Kaldi `lm/arpa-file-parser.cc`.
 """
@@ -27,15 +28,17 @@ from latflow.text_files import open_text, read_lines
 log = logging.getLogger(__name__)
 
 LOG_ZERO = -99.0  # stands for log10(0) in ARPA files
-_COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
-_SECTION = re.compile(r"\\(\d{1,9})-grams:")
+_MOST = 99.0  # log10 that no back-off weight reaches
+_COMMENT = "#"
+_COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", re.IGNORECASE)
+_SECTION = re.compile(r"\\(\d{1,9})-grams:", re.IGNORECASE)
 _BLANK = " \t\r\f\v"
 _BLANKS = re.compile(f"[{_BLANK}]+")
 _ROUNDED = 1e-4  # log-probabilities up to here are 0, rounded by who wrote them
 # Probabilities of words that add up to 1 less this, as natural logarithms to 1 within
 # the other, were written as natural logarithms.
 _LOST, _EXACT = 0.1, 0.001
-END = "\\end\\"
+_DATA, END = "\\data\\", "\\end\\"
 _UNPACK = "unpack it, and name the ARPA file in it"
 _KINDS = (
     (b"mmap lm http", "a binary model of KenLM", "give the ARPA file that it is of"),
@@ -47,6 +50,11 @@ _KINDS = (
     (b"Darpa Trigram LM", "a binary model of Sphinx", "sphinx_lm_convert it to ARPA"),
     (b"iARPA", "an intermediate file of IRSTLM", "make it ARPA: compile-lm --text=yes"),
     (b"blmt", "a binary model of IRSTLM", "make it ARPA: compile-lm --text=yes"),
+    (
+        b"\\interpolated",
+        "an interpolated model of VariKN, not a back-off model",
+        "make it ARPA: arpa2arpa",
+    ),
     (b"\xd6\xfd\xb2\x7e", "an FST of OpenFst", "print it as ARPA: ngramprint --ARPA"),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"<!DOCTYPE", "a page of the web", "download the file itself"),
@@ -73,25 +81,25 @@ Entry = tuple[float, list[str], float]
 
 
 class ArpaFile:
-    """The n-grams of a file, each with the number of its line; goes over it once.
+    r"""The n-grams of a file, each with the number of its line; goes over it once.
 
     Attributes:
         counts: n-grams of each length, as the header says; empty before it is read.
         rounded: log-probabilities just above 0, taken as 0.
         impossible: probabilities or weights of 0 (-inf), taken as 10^-99.
         composed: lines with letters and marks apart, put into normal form NFC.
+        comments: lines after `\data\` that begin with `#`, where no n-gram does.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.counts: list[int] = []
-        self.rounded = self.impossible = self.composed = 0
+        self.rounded = self.impossible = self.composed = self.comments = 0
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
         """Yield (line number, n-gram); log at the end what was changed."""
         _check_kind(self.file)
-        lines = ((n, line.strip(_BLANK)) for n, line in read_lines(self.file))
-        lines = ((n, line) for n, line in lines if line)
+        lines = self._lines()
         self.counts, following = _header(lines, self.file)
         for length in range(1, len(self.counts) + 1):
             following = yield from self._section(lines, length, following)
@@ -106,6 +114,16 @@ class ArpaFile:
                 "%s: what follows \\end\\ is not read (line %d)", self.file, rest[0]
             )
         self._log_changes()
+
+    def _lines(self) -> Iterator[tuple[int, str]]:
+        r"""Yield the lines from `\data\` on that say something."""
+        is_model = False
+        for number, raw in read_lines(self.file):
+            line = raw.strip(_BLANK)
+            if is_model and line.startswith(_COMMENT):
+                self.comments += 1
+            elif line and (is_model := is_model or line.lower() == _DATA):
+                yield number, line
 
     def _section(
         self, lines: Iterator[tuple[int, str]], length: int, head: tuple[int, str]
@@ -155,7 +173,7 @@ class ArpaFile:
             backoff = float(fields[-1]) if extra else math.nan
         except ValueError:
             self._refuse(number, "a log-probability is not a number")
-        if not LOG_ZERO <= log_prob <= 0.0 or (extra and not -99.0 <= backoff < 99.0):
+        if not LOG_ZERO <= log_prob <= 0.0 or (extra and not -99.0 <= backoff < _MOST):
             log_prob, backoff = self._mended(log_prob, backoff, number, extra)
         if extra and backoff != 0.0 and length == len(self.counts):
             self._refuse(
@@ -175,6 +193,8 @@ class ArpaFile:
             log_prob, backoff = max(log_prob, LOG_ZERO), max(backoff, LOG_ZERO)
         if not -math.inf < log_prob <= 0.0 or (extra and not math.isfinite(backoff)):
             self._refuse(number, "a log-probability is positive or not finite")
+        if backoff >= _MOST:
+            self._refuse(number, f"a back-off weight of 10^{backoff:g} is none")
         return log_prob, backoff
 
     def _refuse(self, number: int, what: str) -> NoReturn:
@@ -186,6 +206,7 @@ class ArpaFile:
             (self.rounded, "log-probabilities just above 0 are taken as 0"),
             (self.impossible, f"lines with -inf, which is taken as {LOG_ZERO:g}"),
             (self.composed, "lines put into Unicode's normal form NFC"),
+            (self.comments, "comment lines passed over"),
         ):
             if count:
                 log.info("%s: %d %s", self.file, count, what)
@@ -203,11 +224,8 @@ def _check_kind(file: Path) -> None:
 def _header(
     lines: Iterator[tuple[int, str]], file: Path
 ) -> tuple[list[int], tuple[int, str]]:
-    """Return the counts of the header, and the first line after it."""
-    for _, line in lines:
-        if line.lower() == "\\data\\":
-            break
-    else:
+    """Return the counts of the header, whose lines these are, and what follows it."""
+    if next(lines, None) is None:
         refuse(file, "not an ARPA file: there is no line \\data\\")
     counts: list[int] = []
     for number, line in lines:

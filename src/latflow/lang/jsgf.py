@@ -50,6 +50,10 @@ _TOKENS = re.compile(
 )
 
 
+class GrammarError(UserError):
+    """The text of a grammar is faulty; who read it from a file says which."""
+
+
 @dataclass(frozen=True)
 class _Words:
     """Words of the grammar as it spells them."""
@@ -104,8 +108,8 @@ def read_jsgf(
         An acceptor of words with epsilons, not deterministic; state 0 is the start.
 
     Raises:
-        UserError: the text is no such grammar, has no public rule, names a rule that it
-            lacks, is recursive other than at the end of a rule, or too large; or as
+        GrammarError: the text is no such grammar, has no public rule, names a rule that
+            it lacks, is recursive other than at the end of a rule, or too large; or as
             `words_of`.
     """
     rules, public = _Parser(text).rules()
@@ -115,8 +119,8 @@ def read_jsgf(
     return builder.build(_Choice(tuple((1.0, _Reference(name)) for name in public)))
 
 
-def _fault(what: str, *, remedy: str = _REMEDY) -> UserError:
-    return UserError(f"the JSGF grammar: {what}", remedy=remedy)
+def _fault(what: str, *, remedy: str = _REMEDY) -> GrammarError:
+    return GrammarError(f"the JSGF grammar: {what}", remedy=remedy)
 
 
 class _Parser:
@@ -175,7 +179,7 @@ class _Parser:
             found = self._tokens[self._at][1] or "the end"
             raise self._fault(f"{mark!r} is missing before {found!r}")
 
-    def _fault(self, what: str) -> UserError:
+    def _fault(self, what: str) -> GrammarError:
         """Return the error about the next token."""
         return _fault(f"line {self._lines[self._at]}: {what}")
 

@@ -37,6 +37,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from latflow.lang.lexicon_rows import (
+    MANY,
     OUTPUT,
     Row,
     fault,
@@ -62,6 +63,9 @@ _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+# Of syllables, stress and liaison, in IPA, X-SAMPA and dictionaries of words.
+_MARKS = frozenset('.-\u02c8\u02cc\u203f"%')
+_MARK_OR_PHONE = "="  # a phone in the alphabet DISC
 
 
 def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
@@ -90,6 +94,7 @@ def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
     for row in rows:
         reader.clean_word(row)
         reader.check_phones(row)
+    reader.leave_out_marks(rows)
     reader.fold_variants(rows)
     reader.unify_phones(rows)
     refuse_unseparated(file, rows)
@@ -329,6 +334,26 @@ class _Reader:
                     "numbers: probability, of silence after, two corrections",
                 )
 
+    def leave_out_marks(self, rows: Sequence[Row]) -> None:
+        """Leave out marks of syllables and stress that stand where phones do.
+
+        What is all of some word's pronunciation is a phone.
+        """
+        marks = {*_MARKS}
+        if _stands_between_phones(_MARK_OR_PHONE, rows):
+            marks.add(_MARK_OR_PHONE)
+        found = [row for row in rows if not marks.isdisjoint(row.fields)]
+        for row in found:
+            if marks.issuperset(row.fields):
+                marks.difference_update(row.fields)
+        for row in found:
+            kept = [phone for phone in row.fields if phone not in marks]
+            if kept != row.fields:
+                self.changed[
+                    "lines whose marks of syllables or stress are left out"
+                ] += 1
+                row.fields = kept
+
     def unify_phones(self, rows: Iterable[Row]) -> None:
         """Give phones that differ in Unicode's normal form only the first one's."""
         first: dict[str, str] = {}
@@ -363,6 +388,13 @@ class _Reader:
             self.changed["words like WORD(2) kept, whose WORD is not there"] += len(
                 found
             )
+
+
+def _stands_between_phones(mark: str, rows: Iterable[Row]) -> bool:
+    """Return whether many lines have a mark, none of them first or last."""
+    found = [row.fields for row in rows if mark in row.fields]
+    edges = (edge for fields in found for edge in (fields[0], fields[-1]))
+    return len(found) >= MANY and mark not in edges
 
 
 def _is_decimal(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ _TITLES = (
     )
     | {"ipa", "transcription", "probability", "frequency"},
 )
-_MANY = 20  # entries that show whether phones are separated at all
+MANY = 20  # entries that show what is between or behind words
 
 
 @dataclass
@@ -141,7 +142,7 @@ def refuse_unseparated(file: Path, rows: Sequence[Row]) -> None:
     # Words that are phones, `AA AA`, are what recognizers of phones have.
     alone = [r for r in alone if r.fields[0].casefold() != r.word.casefold()]
     phones = {row.fields[0] for row in alone}
-    if len(rows) >= _MANY and len(phones) > len(rows) / 2:
+    if len(rows) >= MANY and len(phones) > len(rows) / 2:
         raise fault(
             file,
             alone[0],
@@ -173,4 +174,18 @@ def _form_of_table(rows: Sequence[Row]) -> str:
     for mark, name in ((",", "commas"), (";", "semicolons")):
         if all(mark in row.word[1:] for row in rows):
             return f"a table with {name} between the columns (CSV)"
-    return ""
+    return "a table with tabs between the columns" if _has_columns(rows) else ""
+
+
+def _has_columns(rows: Sequence[Row]) -> bool:
+    """Return whether most of many lines, all with as many tabs, have a field alone.
+
+    Pronunciations that are parted by tabs differ in length, and have the same phones.
+    """
+    width = len(rows[0].parts)
+    if len(rows) < MANY or width < 2 or any(len(r.parts) != width for r in rows):
+        return False
+    fields = [{f for f in row.fields if not is_number(f)} for row in rows]
+    count = Counter(field for found in fields for field in found)
+    alone = sum(any(count[field] == 1 for field in found) for found in fields)
+    return 2 * alone > len(rows)

@@ -18,6 +18,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from latflow.errors import UserError
 from latflow.lang.lexicon import Lexicon, Pronunciation, base_phone, mark_of
@@ -93,7 +94,7 @@ class PhoneInventory:
         """
         silence = {phone for group in self.silence for phone in group}
         nonsilence = [phone for group in self.nonsilence for phone in group]
-        self._check_names(silence, nonsilence)
+        self._check_names(silence, nonsilence, lexicon.file)
         self._check_markers(lexicon, [*sorted(silence), *nonsilence])
         known = silence | set(nonsilence)
         for entry in lexicon.entries:
@@ -112,11 +113,14 @@ class PhoneInventory:
                     "lang.spoken_noise_phone to names that it does not use",
                 )
 
-    def _check_names(self, silence: set[str], nonsilence: Sequence[str]) -> None:
+    def _check_names(
+        self, silence: set[str], nonsilence: Sequence[str], file: Path | None
+    ) -> None:
         """Refuse names that are used twice."""
         if not nonsilence:
             raise UserError(
                 "the lexicon has no speech phones, only silence phones",
+                file=file,
                 remedy="check the lexicon and lang.nonsilence_phones",
             )
         twice = sorted({p for p in nonsilence if nonsilence.count(p) > 1})

@@ -30,7 +30,7 @@ from latflow.fst.minimize import minimize_encoded
 from latflow.fst.openfst import ARC
 from latflow.fst.optimize import connect
 from latflow.lang.directory import Lang
-from latflow.lang.jsgf import HEADER, read_jsgf
+from latflow.lang.jsgf import HEADER, GrammarError, read_jsgf
 
 UNKNOWN = "[unk]"
 _DISCOUNT = 0.5  # of Vosk's bigrams
@@ -84,11 +84,11 @@ class GrammarWords:
         """Refuse a grammar that words of are missing.
 
         Raises:
-            UserError: names some.
+            GrammarError: names some.
         """
         if self._missing:
             names = ", ".join(self.missing[:_EXAMPLES])
-            raise UserError(
+            raise GrammarError(
                 f"the grammar has {len(self._missing)} words that the lexicon lacks: "
                 f"{names}",
                 remedy="give their phones (--words FILE, new_words)",
@@ -106,7 +106,7 @@ def read_grammar(text: str, lang: Lang) -> Graph:
         An acceptor of word ids, as `latflow.lang.lm_arrays` takes it.
 
     Raises:
-        UserError: the text is neither; it has words that the lexicon lacks, or no
+        GrammarError: the text is neither; it has words that the lexicon lacks, or no
             phrase; or it is too large.
     """
     words = GrammarWords(lang)
@@ -126,7 +126,7 @@ def missing_words(text: str, lang: Lang) -> list[str]:
     """Return the words of a grammar that a language lacks.
 
     Raises:
-        UserError: the text is neither JSON nor JSGF.
+        GrammarError: the text is neither JSON nor JSGF.
     """
     words = GrammarWords(lang)
     if _is_jsgf(text):
@@ -146,23 +146,23 @@ def read_phrases(text: str) -> list[str]:
     """Read a list of phrases in JSON.
 
     Raises:
-        UserError: it is no list of strings.
+        GrammarError: it is no list of strings.
     """
     try:
         found = json.loads(text.lstrip("\ufeff"))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise UserError(
+        raise GrammarError(
             "the grammar is neither a list of phrases in JSON nor JSGF",
             remedy='write ["turn on", "turn off", "[unk]"], or #JSGF V1.0; ...',
         )
     return found
 
 
-def _no_phrase() -> UserError:
+def _no_phrase() -> GrammarError:
     """Return the error about a grammar by which nothing can be said."""
-    return UserError("the grammar has no phrase", remedy="write at least one")
+    return GrammarError("the grammar has no phrase", remedy="write at least one")
 
 
 def _any_of(phrases: Sequence[Sequence[int]]) -> Graph:
@@ -246,7 +246,7 @@ def _deterministic(graph: Graph) -> Graph:
     except RuntimeError:  # the same, for most ways of not ending
         is_cut_short = True
     if is_cut_short:
-        raise UserError(
+        raise GrammarError(
             f"the grammar takes more than {bound} states, once each word tells where "
             "it stands",
             remedy="let fewer words be said in several ways",

@@ -22,6 +22,7 @@ frame beyond an utterance's ends, as Kaldi's do, and real frames beyond a chunk'
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +56,14 @@ from latflow.nnet.loops import LoopOptions
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
 from latflow.options import Options
+from latflow.text_files import read_lines
 from latflow.yaml_files import read_yaml
 
+# A line of Kaldi's xconfig files, or of nnet3's configs.
+_KALDI = re.compile(
+    r"(input|output|[\w-]+-(layer|component)|component|[a-z]+-node|dim-range-node)"
+    r"\s+[\w-]+\s*=.*"
+)
 _COMMON = (
     *("class", "from", "initial_state", "reuse"),
     *("loss", "target", "loss_scale"),
@@ -120,8 +127,8 @@ class NetworkDescription:
             raise UserError(
                 "no such network description", file=path, remedy="see config/networks/"
             )
-        config = read_yaml(path)
-        return cls.from_config(config, file=path)
+        _refuse_kaldi(path)
+        return cls.from_config(read_yaml(path), file=path)
 
     @classmethod
     def from_config(
@@ -465,3 +472,17 @@ def _sources_first(
             )
         elif source != DATA and source not in done and not source.startswith(PREVIOUS):
             path[source] = iter(layers[source].needs)
+
+
+def _refuse_kaldi(path: Path) -> None:
+    """Refuse a network in Kaldi's own form, which its first line tells."""
+    said = ((n, line.strip()) for n, line in read_lines(path))
+    number, first = next((one for one in said if one[1][:1] not in ("", "#")), (0, ""))
+    if _KALDI.fullmatch(first):
+        raise UserError(
+            f"line {number}: {first.split()[0]} is of a network of Kaldi (xconfig or "
+            "nnet3), not of a description in YAML",
+            file=path,
+            remedy="start from the like of it in config/networks (docs/networks.md), "
+            "or take over the trained model: latflow import-kaldi vosk",
+        )

@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from latflow.errors import UserError
 from latflow.serving.guard import Discarded, last_ping
 from latflow.serving.options import SessionOptions
+from latflow.serving.raw_audio import Beginning
 from latflow.serving.results import Event
 from latflow.serving.scheduler import ClosedError, LiveSession
 from latflow.serving.service import RefusedError, Service, refusal_of
@@ -83,6 +84,7 @@ class Connection(ABC):
         self._session: LiveSession | None = None
         self._is_gone = asyncio.Event()
         self._samples = 0  # of the session so far
+        self._beginning = Beginning()  # of the session
         self._offset = 0.0  # audio before the session, seconds
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -263,7 +265,7 @@ class Connection(ABC):
         if self._session is not None:
             self._session.close()
         self._offset += self._samples / self._rate
-        self._session, self._samples = None, 0
+        self._session, self._samples, self._beginning = None, 0, Beginning()
 
     # -- the socket --------------------------------------------------------------------
 

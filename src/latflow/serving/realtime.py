@@ -30,7 +30,6 @@ from latflow.decode.options import SegmentationOptions
 from latflow.serving.connection import Connection
 from latflow.serving.formats import log_probabilities
 from latflow.serving.options import SessionOptions
-from latflow.serving.raw_audio import check_raw
 from latflow.serving.realtime_settings import (
     CODINGS,
     TELEPHONE_RATE,
@@ -177,8 +176,7 @@ class _RealtimeConnection(Connection):
             raise RefusedError("audio must be base64", param="audio") from None
         form = self._settings.form
         if form == "audio/pcm":
-            if not self._samples:
-                check_raw(data, self._rate, param="audio")
+            self._beginning.check(data, self._rate, param="audio")
             if len(data) % 2:
                 text = "audio ends within a sample of 16 bits"
                 raise RefusedError(text, param="audio")

@@ -83,6 +83,11 @@ async def _told(work: Awaitable[_Result]) -> _Result:
 
 
 async def _form(request: Request) -> FormData:
+    """Return the form of a request."""
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
+        text = f"{kind or 'a body without a content-type'} is no multipart/form-data"
+        raise RefusedError(f"{text}; send the recording as its file", param="file")
     return await request.form(max_files=1, max_fields=100, max_part_size=_FIELD_BYTES)
 
 

@@ -20,7 +20,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latflow.serving.connection import Connection
 from latflow.serving.options import SessionOptions
-from latflow.serving.raw_audio import check_raw
 from latflow.serving.results import Event, Final, Hypothesis, Partial
 from latflow.serving.service import RefusedError, Service
 
@@ -190,8 +189,7 @@ class _VoskConnection(Connection):
         if not self._is_trusted:
             self._service.check_token("")
         if isinstance(read, bytes):
-            if not self._samples:
-                check_raw(read, self._rate)
+            self._beginning.check(read, self._rate)
             await self._reply(await self._accept(self._whole(read)), began)
         else:
             await self._finish(began)

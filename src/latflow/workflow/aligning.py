@@ -192,7 +192,8 @@ def run_recipe(
     text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
     (out / RECIPE_NAME).write_text(text, encoding="utf-8")
     dry = ["--dry-run"] if is_dry else []
-    command = [sys.executable, "-m", "snakemake", "--directory", str(out)]
+    command = [sys.executable, "-m", "latflow.interruption", "snakemake"]
+    command += ["--directory", str(out)]
     command += ["--snakefile", str(workflow_folder() / "Snakefile")]
     command += ["--configfile", str(out / RECIPE_NAME)]
     command += ["--cores", str(cores), "--nocolor", "--rerun-incomplete", *dry]

@@ -135,6 +135,22 @@ def test_the_decoders_messages_go_to_the_log(tmp_path, capfd, caplog, monkeypatc
     assert capfd.readouterr().err == ""
 
 
+def test_whole_files_that_are_read_in_pieces_are_not_called_damaged(tmp_path):
+    """Frames of a voice have bits in those before them."""
+    path = tmp_path / "a.mp3"
+    time = np.arange(80000) / 16000
+    tones = sum(np.sin(2 * np.pi * 150 * n * time) / n for n in range(1, 30))
+    soundfile.write(path, 0.2 * tones * np.sin(9 * time) ** 8, 16000)
+    with Sound(path) as sound:
+        pieces = [sound.read(4000) for _ in range(20)]
+        assert sound.notes == ()
+        sound.seek(500)
+        again = sound.read(100)
+    whole = soundfile.read(path)[0]
+    np.testing.assert_allclose(np.concatenate(pieces), whole, atol=1e-6)
+    np.testing.assert_allclose(again, whole[500:600], atol=1e-6)
+
+
 def test_damage_is_laid_to_the_right_file(tmp_path, monkeypatch):
     """Two files are open at a time; the whole one isn't called damaged."""
     whole, hurt = tmp_path / "whole.mp3", tmp_path / "hurt.mp3"

@@ -83,7 +83,13 @@ FORMS = {
     "blank lines": changed("\n-0", "\n\n-0"),
     "no blank lines": changed("\n\n", "\n"),
     "blanks in the header": changed("ngram 1=5", "ngram  1 =  5"),
-    "capitals": changed("\\data\\", "\\DATA\\").replace("\\end\\", "\\END\\"),
+    "capitals": changed("\\data\\", "\\Data\\")
+    .replace("\\end\\", "\\END\\")
+    .replace("-grams:", "-GRAMS:")
+    .replace("ngram", "NGRAM"),
+    "comments": changed("\n\n", "\n\n# -0.3\tb\n#\n")
+    .replace("\nngram", "\n## counts\nngram")
+    .replace("-0.5\t</s>\n", "-0.5\t</s>\n# -2\tc\n"),
     "weights of 0 at the longest": changed("<s> a b\n", "<s> a b\t-0.0\n"),
     "no end of the last line": MODEL.rstrip("\n"),
     "letters and marks apart": unicodedata.normalize("NFD", MODEL),
@@ -129,6 +135,7 @@ def test_all_forms_give_the_same_grammar_and_perplexity(tmp_path, form):
     [
         (FORMS["letters and marks apart"], "2 lines put into Unicode's normal form"),
         (FORMS["minus infinity"], "1 lines with -inf, which is taken as -99"),
+        (FORMS["comments"], "12 comment lines passed over"),
         (FORMS["text behind the end"], "is not read (line 24)"),
         (FORMS["over the ends of sentences"], "2 of 6 2-grams left out: <s> stands"),
         (changed("-0.1\ta b </s>", "1.2e-07\ta b </s>"), "just above 0 are taken as 0"),
@@ -163,7 +170,9 @@ def zipped():
         (MODEL.encode("latin-1"), "line 11 is not UTF-8"),
         (MODEL.encode("utf-16-le"), "line 1 has a zero byte"),
         (changed("-0.4\ta", "0.4\ta"), "line 9: a log-probability is positive"),
-        (changed("ngram 1=5", "# mine\nngram 1=5"), "line 2: 'ngram 1=COUNT' expected"),
+        (changed("ngram 1=5", "mine\nngram 1=5"), "line 2: 'ngram 1=COUNT' expected"),
+        (changed("</s>\n", "</s>\t150\n"), "line 8: a back-off weight of 10^150 is"),
+        ("\\interpolated\n" + MODEL, "is an interpolated model of VariKN"),
         ("\\data\\\nngram 1=5\n", "the file ends in the header"),
         ("<!DOCTYPE html>\n<html></html>\n", "is a page of the web"),
         (changed("<s>", "<S>"), "sentence start <s>; it has <S> - write <s> for <S>"),

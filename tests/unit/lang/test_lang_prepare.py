@@ -133,7 +133,7 @@ def test_pronunciation_probabilities_reach_the_transducer(make):
         ("YES Y\n", {"nonsilence_phones": ["Y", "SIL"]}, "phone SIL is named twice"),
         ("YES Y\n", {"nonsilence_phones": ["Y S", "Y"]}, "phone Y is named twice"),
         ("YES Y_B S\n", {}, "phone Y_B ends like a marker of word position"),
-        ("HM SPN\n", {}, "no speech phones"),
+        ("HM SPN\n", {}, "lexicon.txt: the lexicon has no speech phones"),
         ("YES Y\n", {"optional_silence": "PAU"}, "PAU is not a silence phone"),
     ],
 )  # fmt: skip

@@ -44,6 +44,8 @@ SAME = {
         "NE ", "NE [] 1.0 "
     ),
     "invisible characters": PLAIN.replace("NINE", "NI\u200bNE\u00ad"),
+    "marks of syllables": PLAIN.replace("Z ", "Z . ").replace("R OW", "- R OW ."),
+    "marks of stress": PLAIN.replace("Z ", '" Z ').replace(" W ", " \u02c8 W "),
     "silence and unknown words": "<SIL> SIL\n<UNK> SPN\n" + PLAIN,
     "edges of sentences": PLAIN + "<s> SIL\n</s> SIL\n<eps> SIL\n",
 }
@@ -303,6 +305,31 @@ def test_a_garbled_file_of_silence_is_refused(tmp_path, text):
         read_lexicon(tmp_path / "lexicon.txt")
     (tmp_path / "lexicon.txt").write_text("A 1.0 a\n")  # tells nothing of silence
     assert read_lexicon(tmp_path / "lexicon.txt").sentence is None
+
+
+def table(rows):
+    """Lines like those of Lexique: word, phones in one piece, syllables, frequency."""
+    names = [f"{chr(97 + n % 26)}{chr(97 + n // 26)}b" for n in range(rows)]
+    return "".join(f"{n}er\t{n}E\t{n[0]}-{n[1:]}E\t{len(n)}.5\n" for n in names)
+
+
+def test_tables_without_titles_are_refused(tmp_path):
+    path = tmp_path / "lexicon.txt"
+    path.write_text(table(20))
+    with pytest.raises(UserError, match="line 1: this is a table with tabs between"):
+        read_lexicon(path)
+    path.write_text("".join(f"w{n}\t{'ab'[n % 2]}\tc\n" for n in range(30)))
+    assert read_lexicon(path).phones == ["a", "b", "c"]
+
+
+def test_marks_that_may_be_phones_are_left_out_only_between_phones(tmp_path):
+    path = tmp_path / "lexicon.txt"
+    path.write_text("".join(f"w{n} a = b\n" for n in range(20)))
+    assert read_lexicon(path).phones == ["a", "b"]
+    path.write_text("".join(f"w{n} a = b\n" for n in range(20)) + "zu = u\n")
+    assert read_lexicon(path).phones == ["=", "a", "b", "u"]
+    path.write_text("a.b a . b\npause .\n")
+    assert read_lexicon(path).phones == [".", "a", "b"]
 
 
 def test_numbers_are_phones_if_that_is_said(tmp_path):

@@ -246,6 +246,9 @@ def test_a_mistake_names_layer_and_key_and_proposes(case):
     ("text", "what"),
     [
         ("layers: [", "not readable as YAML"),
+        ("# b\n  input dim=4 name=x\n", "line 2: input is of a network of Kaldi"),
+        ("component name=a type=NoOpComponent\n", "line 1: component is of a network"),
+        ("relu-renorm-layer name=a dim=3\nb: 1\n", "import-kaldi vosk"),
         ("[a, b]: 1", "not readable as YAML"),
         ("- 1", "must be a mapping with the key layers"),
         ("description: x", "key layers is missing"),

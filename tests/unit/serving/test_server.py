@@ -568,7 +568,7 @@ def test_fields_that_have_no_effect_are_named(server):
             400,
             "is in no format that is read here",
         ),
-        (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is"),
+        (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is empty (0 bytes)"),
         (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
         (None, {"timestamp_granularities[]": "word"}, 400, "needs response_format"),
         (
@@ -703,12 +703,19 @@ def test_a_model_that_cannot_be_streamed_takes_files():
 
 def test_a_form_without_a_file(server):
     url = f"{server.http}/v1/audio/transcriptions"
-    reply = httpx.post(url, data={"model": "x"}, timeout=PATIENCE)
+    reply = httpx.post(url, files={"model": (None, "x")}, timeout=PATIENCE)
     assert (reply.status_code, reply.json()["error"]["message"]) == (
         400,
         "the form (multipart/form-data) has no file",
     )
-    assert httpx.post(url, content=b"x", timeout=PATIENCE).status_code == 400
+    kind = {"content-type": "application/x-www-form-urlencoded"}  # curl --data-binary
+    for headers, what in ((kind, kind["content-type"]), ({}, "a body without a")):
+        data = b"&" * 1000
+        reply = httpx.post(url, content=data, headers=headers, timeout=PATIENCE)
+        assert reply.status_code == 400
+        message = reply.json()["error"]["message"]
+        assert message.startswith(what)
+        assert "is no multipart/form-data; send the recording as its file" in message
     broken = httpx.post(
         url,
         content=b"x",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.corpus.ctm import TimedWord
-from latflow.serving.raw_audio import check_raw
+from latflow.serving.raw_audio import Beginning
 from latflow.serving.results import Final, Hypothesis, Segment
 from latflow.serving.service import RefusedError
 from latflow.serving.websocket import (
@@ -154,11 +154,16 @@ def test_binary_messages_that_are_no_json_object_are_samples(data):
     assert text_in(b'{"eof" : 1}\n') == '{"eof" : 1}\n'
 
 
-def wav(rate=8000, channels=1, subtype="PCM_16"):
+def wav(rate=8000, channels=1, subtype="PCM_16", form="WAV"):
     stream = io.BytesIO()
-    samples = np.zeros((80, channels))
-    soundfile.write(stream, samples, rate, format="WAV", subtype=subtype)
+    samples = np.zeros((800, channels))
+    soundfile.write(stream, samples, rate, format=form, subtype=subtype)
     return stream.getvalue()
+
+
+# A chunk before the form, and frames of AAC of 16 bytes with the length in the header.
+LISTED = wav()[:12] + b"LIST\x05\0\0\0INFOx\0" + wav()[12:]
+AAC = b"\xff\xf1\x60\x40\x02\x1f\xfc".ljust(16, b"\x21") * 4
 
 
 @pytest.mark.parametrize(
@@ -169,19 +174,41 @@ def wav(rate=8000, channels=1, subtype="PCM_16"):
         (b"\0\0\0\x18ftypmp42", r"\(MP4\)"),
         (
             wav(16000),
-            r"WAV file \(16 bits, 1 channels, 16000 Hz\), .* 1 channel, 8000 Hz",
+            r"WAV file \(16 bits, 1 channel, 16000 Hz\), .* 1 channel, 8000 Hz",
         ),
         (wav(channels=2), "2 channels"),
         (wav(subtype="PCM_24"), "24 bits"),
         (wav(subtype="ULAW"), "no PCM samples"),
+        (wav(subtype="MPEG_LAYER_III", form="MP3"), r"not a file \(MP3\)"),
+        (wav(44100, 2, "MPEG_LAYER_III", "MP3"), r"not a file \(MP3\)"),
+        (AAC, r"not a file \(AAC\)"),
     ],
 )
-def test_files_that_are_not_the_samples_of_a_stream_are_refused(data, message):
+@pytest.mark.parametrize("piece", [1, 3, 44, 100_000])
+def test_files_that_are_not_the_samples_of_a_stream_are_refused(data, message, piece):
+    beginning = Beginning()
     with pytest.raises(RefusedError, match=message) as refused:
-        check_raw(data, 8000.0)
+        for at in range(0, len(data), piece):
+            beginning.check(data[at : at + piece], 8000.0)
     assert refused.value.code == 1007
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"Ogg", wav(), wav()[:30], b"RIFF"])
-def test_samples_and_wav_files_of_the_stream_s_own_form_are_heard(data):
-    check_raw(data, 8000.0)
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"\0" * 64, b"Ogg", b"RIFF", wav(), wav(form="WAVEX"), LISTED),
+        b"\xff\xfb\x90\xc4" * 1000,
+        b"\xff\xf1\x60\x40\x02\x1f\xfc".ljust(16, b"\x21") + bytes(9000),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 38, 44, 100_000])
+def test_samples_and_wav_files_of_the_stream_s_own_form_are_heard(data, piece):
+    beginning = Beginning()
+    for at in range(0, len(data), piece):
+        beginning.check(data[at : at + piece], 8000.0)
+
+
+def test_what_follows_the_beginning_is_heard_as_samples():
+    beginning = Beginning()
+    beginning.check(bytes(8192), 8000.0)
+    beginning.check(AAC, 8000.0)

@@ -440,6 +440,10 @@ def test_transcribe_takes_phrases_and_a_grammar(lacking, digits, tmp_path, capsy
     grammar.write_text("\n")
     assert main([*command, "--grammar", str(grammar)]) == 1
     assert f"{grammar}: the grammar is empty" in capsys.readouterr().err
+    for text in ("#JSGF V1.0;\ngrammar g;\npublic <a> = (b;\n", "[1]", '["b"]'):
+        grammar.write_text(text)
+        assert main([*command, "--grammar", str(grammar)]) == 1
+        assert f"{grammar}: the " in capsys.readouterr().err
 
 
 def test_words_stand_where_the_language_model_expects_unknown_ones(
