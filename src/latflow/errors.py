@@ -16,7 +16,7 @@ _TOO_LITTLE = (
 
 
 class UserError(Exception):
-    """Bad input or configuration, told in one line: where, what, remedy.
+    """Bad input or configuration, reported in one line: where, what, remedy.
 
     Args:
         what: what is wrong, in the user's terms.
@@ -68,9 +68,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     Torch is not asked for its class: jobs that work without it do not import it.
     """
     is_named = isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY
-    said = str(error)
+    message = str(error)
     return is_named or (
-        isinstance(error, RuntimeError) and any(words in said for words in _TOO_LITTLE)
+        isinstance(error, RuntimeError)
+        and any(words in message for words in _TOO_LITTLE)
     )
 
 

@@ -190,7 +190,7 @@ def is_full_disk(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return True
-        text = str(error)  # of safetensors, HDF5, libsndfile; numpy tells of bytes
+        text = str(error)  # of safetensors, HDF5, libsndfile; numpy counts bytes
         if "os error 28" in text or os.strerror(errno.ENOSPC) in text:
             return True
         if _NUMPY_DISK_FULL.search(text):
@@ -262,9 +262,9 @@ def reading(
     try:
         yield
     except DAMAGED as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{what} ({told})", file=path, utterance=utterance, remedy=remedy
+            f"{what} ({reason})", file=path, utterance=utterance, remedy=remedy
         ) from error
 
 

@@ -63,7 +63,7 @@ class Ragged:
 
 
 def factor(value: Any) -> int:
-    """Return a whole number above 0 that a store tells, for `RaggedStore.FACTS`.
+    """Return a positive whole number of a store, for `RaggedStore.FACTS`.
 
     Raises:
         ValueError: it is none.

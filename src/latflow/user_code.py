@@ -22,7 +22,7 @@ from latflow.errors import UserError
 LOCATION = r"^[^:]+:[A-Za-z_]\w*$"
 
 
-# Whether code may be loaded, None where nobody has said; and what was loaded.
+# Whether code may be loaded, None where undecided; and what was loaded.
 _trust: ContextVar[tuple[bool, list[str]] | None] = ContextVar("trust", default=None)
 
 
@@ -44,8 +44,8 @@ def trusting(trust_code: bool) -> Iterator[list[str]]:  # noqa: FBT001 - its onl
         _trust.reset(token)
 
 
-def is_told() -> bool:
-    """Return whether `trusting` has said if code may be loaded."""
+def is_trust_decided() -> bool:
+    """Return whether `trusting` has decided if code may be loaded."""
     return _trust.get() is not None
 
 

@@ -1,16 +1,16 @@
 """What a person sees of a run: stages, share done, time left; errors as they are.
 
-Snakemake tells each selection, start and end of a job; here a line comes when a rule's
-last job has ended, and for jobs that took long. On a terminal the last line says how
-far the run is and what it does; elsewhere such a line comes once a minute.
+Snakemake reports each selection, start and end of a job; here a line comes when a
+rule's last job has ended, and for jobs that took long. On a terminal the last line says
+how far the run is and what it does; elsewhere such a line comes once a minute.
 
 The share counts jobs by what they are expected to take, which `latflow plan`'s model
 tells after some seconds (until then there is no share); of a training that runs, by the
-share of its epochs that its `log.jsonl` tells. The time left is of jobs as they were
-measured here: of a rule by its ended jobs, of a training by how fast its epochs go, of
-others by how long all took beside what was expected. All this is on standard output.
-Errors, warnings and what else Snakemake says are printed as it would, on standard
-error; with `--dry-run`, `--quiet`, `--verbose` or `--printshellcmds` everything is.
+share of its epochs in its `log.jsonl`. The time left is of jobs as they were measured
+here: of a rule by its ended jobs, of a training by how fast its epochs go, of others by
+how long all took beside what was expected. All this is on standard output. Errors,
+warnings and what else Snakemake says are printed as it would, on standard error; with
+`--dry-run`, `--quiet`, `--verbose` or `--printshellcmds` everything is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from snakemake_logger_plugin_latflow.refusals import in_one_line
 #: Variable with the folder of results that `latflow run` is to make.
 RESULTS = "LATFLOW_RESULTS"
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
-# Their logs tell how far they are.
+# Their logs show their progress.
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
 # Seconds after which a run is estimated: on a terminal, or not. Shorter ones are not.
 _AT_FIRST = {True: 10.0, False: 45.0}
@@ -70,7 +70,7 @@ class Job:
         rule: its rule.
         what: it does, for a person; nothing where it is a target.
         begun: seconds of a clock.
-        share: of it that is done, 0 to 1, as it tells itself; None where it does not.
+        share: of it that is done, 0 to 1, as it reports; None where it does not.
     """
 
     rule: str
@@ -94,7 +94,7 @@ class Progress:
         self._all: Counter[str] = Counter()
         self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
-        self._most = 0.0  # share that has been told: it never goes back
+        self._most = 0.0  # share that was shown: it never decreases
         # Of each job, the share that an earlier run has done: it took no time of ours.
         self._before: dict[int, tuple[str, float]] = {}
 
@@ -175,7 +175,7 @@ class Progress:
             self._seconds_of(rule) * part for rule, part in self._before.values()
         )
         ours = share - before / self._total if self._total else 0.0
-        # At first, one job tells too little of how fast this machine is.
+        # At first, one job says too little about the speed of this machine.
         if ours > 0.03 and share < 1:
             parts.append(f"about {clock(self._left_seconds())} left")
         return ", ".join(parts) + what
@@ -238,7 +238,7 @@ class Progress:
 
 
 def share_of_training(log: str | Path) -> float | None:
-    """Return the share of a training that is done, from the newest line that tells it.
+    """Return the share of a training that is done, from the newest line that has it.
 
     Args:
         log: of the job, `<results>/logs/<rule>/<network>.log`; a training keeps its
@@ -408,8 +408,8 @@ class LogHandler(LogHandlerBase):
     def _is_chatter(self, event: LogEvent | None, record: logging.LogRecord) -> bool:
         if event is not None:
             return event in _HIDDEN
-        said = str(record.msg or "").strip()
-        return not said or said.startswith(_CHATTER)
+        text = str(record.msg or "").strip()
+        return not text or text.startswith(_CHATTER)
 
     def _note(self, event: LogEvent, record: logging.LogRecord) -> None:
         """Keep count of a job that begins or ends, and say what is new."""
@@ -421,12 +421,12 @@ class LogHandler(LogHandlerBase):
                 self._start_showing()
             elif event == LogEvent.JOB_INFO:
                 # Targets do nothing, so that they have no log.
-                said = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
+                text = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
                 log = next(iter(facts["log"] or ()), "")
                 self._progress.start(
                     facts["jobid"],
                     facts["rule_name"],
-                    said or "",
+                    text or "",
                     partial(share_of_training, log),
                 )
             else:
@@ -445,16 +445,16 @@ class LogHandler(LogHandlerBase):
         """Have a run that goes on for a while estimated, and say what it will take."""
         if self._over.wait(_AT_FIRST[self._is_tty]):
             return
-        told = self.estimate() if self.estimate is not None else None
+        estimate = self.estimate() if self.estimate is not None else None
         with self._screen:
-            self._progress.expect(told["seconds"] if told else {})
-            if told is None or self._over.is_set():
+            self._progress.expect(estimate["seconds"] if estimate else {})
+            if estimate is None or self._over.is_set():
                 return
             from latflow.files import size_text
 
-            self._print(f"      about {size_text(told['disk'])} will be written")
-            if told["warning"]:
-                self._warn(f"warning: {told['warning']}")
+            self._print(f"      about {size_text(estimate['disk'])} will be written")
+            if estimate["warning"]:
+                self._warn(f"warning: {estimate['warning']}")
 
     def _show(self) -> None:
         """Show the state until the run is over."""

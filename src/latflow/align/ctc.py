@@ -126,9 +126,9 @@ def ctc_graph(labels: Graph) -> Graph:
     """
     source, label, target = labels.sources(), labels.ilabel, labels.next_state
     num_nodes, base = labels.num_states, int(label.max(initial=0)) + 1
-    keys, said = np.unique(target * np.int64(base) + label, return_inverse=True)
+    keys, pair = np.unique(target * np.int64(base) + label, return_inverse=True)
     node, last = keys // base, keys % base
-    behind = num_nodes + said  # after an arc's label
+    behind = num_nodes + pair  # after an arc's label
     nodes, pairs = np.arange(num_nodes), num_nodes + np.arange(len(keys))
     # the arcs that may follow each pair at once: all but those of the same label
     begin, count = labels.arc_begin[node], np.diff(labels.arc_begin)[node]

@@ -63,8 +63,8 @@ class ExportOptions(Options):
     """Folder that `names: path` are relative to; null, or where audio lies elsewhere,
     for the one that holds all audio files."""
     long_pause: PositiveFloat = 15.0
-    """Shortest time without a word that `export.json` tells of, seconds: something may
-    be said there that has no transcript."""
+    """Shortest time without a word that `export.json` reports, seconds: speech there
+    may be missing from the transcript."""
 
 
 class SupervisionOptions(Options):

@@ -429,7 +429,7 @@ def _misheard(
     """Yield utterances whose recognized words differ from their transcripts."""
     is_decoded = np.zeros(len(frames), np.bool_)
     for number, line in read_lines(hypotheses):
-        name, *heard = line.split() or [""]
+        name, *recognized = line.split() or [""]
         if name not in frames:
             raise UserError(
                 f"line {number}: an utterance that the set has not",
@@ -440,9 +440,9 @@ def _misheard(
         u = frames.position(name)
         is_decoded[u] = True
         words = frames.texts[u].split()
-        said = [word if lang.is_known(word) else lang.oov_word for word in words]
-        aligned = align_words(said, heard)
-        score = aligned.counts.errors / max(1, len(said))
+        reference = [word if lang.is_known(word) else lang.oov_word for word in words]
+        aligned = align_words(reference, recognized)
+        score = aligned.counts.errors / max(1, len(reference))
         if score > bound:
             yield Suspect(name, "words", score, _differences(aligned, words))
     for u in np.flatnonzero(~is_decoded).tolist():
@@ -453,10 +453,10 @@ def _differences(aligned: WordAlignment, words: list[str]) -> str:
     """Return the errors of an alignment, in the transcript's own words."""
     own = iter(words)
     texts = []
-    for said, heard in aligned.pairs:
-        word = None if said is None else next(own)
-        if said != heard:
-            texts.append(f"{word or _NOTHING}>{heard or _NOTHING}")
+    for reference, recognized in aligned.pairs:
+        word = None if reference is None else next(own)
+        if reference != recognized:
+            texts.append(f"{word or _NOTHING}>{recognized or _NOTHING}")
     more = len(texts) - _MAX_DIFFERENCES
     ending = [f"and {more} more"] if more > 0 else []
     return ", ".join([*texts[:_MAX_DIFFERENCES], *ending])

@@ -1,4 +1,4 @@
-"""Units of words: what a decoder with attention tells one after another.
+"""Units of words: what a decoder with attention predicts one after another.
 
 Unit 0 ends a sequence. The others are, by kind,
 
@@ -82,7 +82,7 @@ class Units:
         """
         if tuple(names) != self.names:
             raise UserError(
-                f"the model tells other units ({len(names)}) than the lexicon has "
+                f"the model has other units ({len(names)}) than the lexicon has "
                 f"({len(self.names)})",
                 file=file,
                 remedy="use the language directory that it was trained with, or train "

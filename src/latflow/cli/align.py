@@ -166,7 +166,7 @@ def _align(arguments: Arguments) -> int:
     sys.stdout.flush()
     is_dry = arguments.dry_run
     status = run_recipe(
-        recipe, out, cores=arguments.cores, tell=sys.stdout, is_dry=is_dry
+        recipe, out, cores=arguments.cores, stream=sys.stdout, is_dry=is_dry
     )
     if status:
         sys.stdout.write(
@@ -317,7 +317,7 @@ def _lang_options(g2p: Mapping[str, Any]) -> LangOptions:
 
 
 def _show(out: Path, recipe: Mapping[str, Any]) -> None:
-    """Put links to what was made into the folder, and tell of it."""
+    """Link the results into the folder, and report them."""
     import json
 
     from latflow.workflow.aligning import ALIGNER
@@ -335,18 +335,18 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
             link.unlink()
         if target.exists() and not link.exists():
             link.symlink_to(os.path.relpath(target, out))
-    told = json.loads((made / "export.json").read_text(encoding="utf-8"))
+    record = json.loads((made / "export.json").read_text(encoding="utf-8"))
     sys.stdout.write(
-        f"{told['utterances']} utterances of {told['recordings']} recordings are "
+        f"{record['utterances']} utterances of {record['recordings']} recordings are "
         f"aligned: {out / 'textgrid' if (out / 'textgrid').exists() else out}\n"
     )
-    if told["not_aligned"]:
-        names = ", ".join(told["not_aligned"][:5])
+    if record["not_aligned"]:
+        names = ", ".join(record["not_aligned"][:5])
         sys.stdout.write(
-            f"{len(told['not_aligned'])} could not be aligned: {names} "
+            f"{len(record['not_aligned'])} could not be aligned: {names} "
             f"(why: ledger.jsonl files below {out / 'results'})\n"
         )
-    if pauses := told["long_pauses"]:
+    if pauses := record["long_pauses"]:
         where = ", ".join(
             f"{p['recording']} {p['start']:.1f} to {p['end']:.1f} s" for p in pauses[:5]
         )

@@ -101,12 +101,12 @@ def _run(arguments: Arguments) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, keywords in RECIPE[1:]:
         parser.add_argument(name, **keywords)
-    told = arguments.further
-    end = told.index("--") if "--" in told else len(told)
-    given, further = parser.parse_known_args(told[:end])
+    rest = arguments.further
+    end = rest.index("--") if "--" in rest else len(rest)
+    given, further = parser.parse_known_args(rest[:end])
     words = list(itertools.takewhile(lambda word: word[:1] != "-", further))
     given.recipe, targets = recipe_and_targets(words)
-    targets += told[end + 1 :]  # behind `--`, as Snakemake has it
+    targets += rest[end + 1 :]  # behind `--`, as Snakemake has it
     further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)

@@ -229,7 +229,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--phrase-boost", "discount on each word of these phrases", 4.0),
     option(
         "--grammar",
-        "file of all that may be said: JSON list of phrases, or JSGF",
+        "grammar, a file: JSON list of phrases, or JSGF",
         type=file_name,
     ),
     option("--lm", "other language model, in ARPA form", type=file_name),
@@ -299,7 +299,7 @@ def _language(arguments: Arguments) -> LanguageOptions:
             raise UserError(
                 "the grammar is empty",
                 file=arguments.grammar,
-                remedy="write what may be said, or leave --grammar out",
+                remedy="write the phrases of the grammar, or leave --grammar out",
             )
     values = {
         "new_words": read_new_words(arguments.words) if arguments.words else (),

@@ -61,8 +61,8 @@ class CorpusWriter:
 
     Attributes:
         recordings: the good ones, by id, as they will be used (resampled if asked).
-        named: ids of recordings, the channels of whose utterances are named; told by
-            the source before their utterances.
+        named: ids of recordings, the channels of whose utterances are named; filled by
+            the source before it yields their utterances.
         num_utterances: accepted so far.
     """
 

@@ -2,7 +2,7 @@
 
 A header says how long a file should be; only decoding says whether it is. `examine`
 reads headers and, when asked to verify, decodes everything in blocks (FLAC's frame
-checksums then tell of any damaged byte). How files are opened is
+checksums then reveal any damaged byte). How files are opened is
 `latflow.corpus.audio_backend`'s.
 
 `AudioReader` reads a file of any length in blocks.
@@ -96,7 +96,7 @@ def examine(source: AudioSource, *, verify: bool) -> AudioFacts:
 
 
 def refuse_others(kind: str, *, allow_commands: bool = False) -> None:
-    """Refuse a type of Lhotse's sources of audio that is none of a file.
+    """Refuse a Lhotse audio source that is not a file.
 
     Args:
         kind: `file`, `command`, `url` and others.

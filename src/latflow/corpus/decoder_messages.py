@@ -1,6 +1,6 @@
 """What the decoder of MP3 files writes to C's standard error, kept off the terminal.
 
-libsndfile's decoder (mpg123) tells of damaged frames there, hundreds of lines a file.
+libsndfile's decoder (mpg123) reports damaged frames there, hundreds of lines a file.
 While an MP3 file is open, C's `stderr` is a temporary file of ours; what was written
 goes to the log. Python's `sys.stderr`, descriptor 2 and child processes are not
 touched, so that threads, progress bars and logs go on as they were. Only glibc lets
@@ -81,7 +81,7 @@ class _Sink:
             return self.size(), self._entries if self._open == 1 else -1
 
     def leave(self, begin: int, entry: int, *, alone: bool) -> bool:
-        """Log what was written; tell whether it is sure whose it is."""
+        """Log what was written; return whether its source is certain."""
         with self._turn:
             is_sure = entry == self._entries
             written = os.pread(self._file.fileno(), _MOST_BYTES, begin)

@@ -24,8 +24,8 @@ def read_hdf_corpus(
 ) -> None:
     """Write the manifests of the sequences of HDF5 files.
 
-    Each is a recording without audio, and an utterance of a speaker of its own, which
-    tells the frame shift.
+    Each is a recording without audio, and an utterance of its own speaker, which gives
+    the frame shift.
 
     Args:
         source: see `read_sequences`.

@@ -31,7 +31,7 @@ _PIECE = 1 << 16  # samples of a record, at most
 _SMALLEST_GAP = 0.1  # seconds without packets that are filled with silence
 _LARGEST_GAPS = 3600.0  # seconds, all together
 _SLACK = 0.25  # seconds, or 2 %, that a file may have less than its header says
-# Formats whose packets tell their times, and those that lose none unless damaged.
+# Formats whose packets have times, and those that lose no packet unless damaged.
 _HAS_TIMES = ("mov", "matroska", "ogg", "flac")
 _HAS_NO_GAPS = ("flac",)
 _MOST_STREAMS = 64
@@ -241,7 +241,7 @@ class _Track:
             raise _UnusableError(f"is cut short: {found:.2f} of {claimed:.2f} s decode")
 
     def _claimed(self) -> float:
-        """Return the seconds that the header tells; 0 where it tells none."""
+        """Return the duration in the header, seconds; 0 if it has none."""
         stream, container = self._stream, self._container
         if stream.duration:
             return float(stream.duration * stream.time_base)

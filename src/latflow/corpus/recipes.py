@@ -108,7 +108,7 @@ def _function(recipe: str, name: str) -> Callable[..., Any]:
     """Return a function of Lhotse's recipes.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is no recipe of that name.
     """
     importlib.import_module("lhotse.recipes")
     found = getattr(lhotse.recipes, name, None)

@@ -34,7 +34,7 @@ def read_subtitles(path: str | Path) -> list[Tier]:
 
     Raises:
         UserError: the file is missing or damaged; or its lines stand in several cues,
-            so that nobody knows when they are said.
+            so that their times are ambiguous.
     """
     voices: dict[str, list[Interval]] = {}
     repeated, count, last = 0, 0, ""
@@ -99,7 +99,7 @@ def _plain(line: str) -> str:
 
 
 def _check_overlap(path: str | Path, cues: Sequence[Interval]) -> None:
-    """Refuse cues of one voice that are said at the same time.
+    """Refuse cues of one voice that overlap.
 
     Raises:
         UserError: names the first two.

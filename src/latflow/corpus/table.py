@@ -26,7 +26,7 @@ TEXTS = ("text", "sentence", "transcription", "transcript", "wrd")
 _SPEAKERS = ("speaker", "speaker_id", "client_id", "spk_id")
 # Columns of parts of audio, as NeMo has them, which are not read.
 _STARTS = ("offset", "start", "start_time", "begin", "begin_time")
-_FIRST = 20  # rows that tell whether a table is of audio that is here
+_FIRST = 20  # rows that are looked at to see whether a table lists audio that is here
 _EXCEL = re.compile(r"sep=(.)", re.IGNORECASE)
 
 Row = Mapping[str, Any]

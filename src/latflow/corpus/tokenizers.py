@@ -35,7 +35,7 @@ def make_tokenizer(name: str) -> Tokenizer:
             a text and returns its words.
 
     Raises:
-        UserError: it is none of them, or cannot be loaded.
+        UserError: there is no such tokenizer, or it cannot be loaded.
     """
     try:
         check_tokenizer(name)
@@ -56,7 +56,7 @@ def check_tokenizer(name: str) -> str:
     """
     if name not in TOKENIZERS and not re.fullmatch(LOCATION, name):
         known = ", ".join(TOKENIZERS)
-        raise ValueError(f"is none of {known}, nor file.py:function")
+        raise ValueError(f"is not one of {known}, nor file.py:function")
     return name
 
 

@@ -197,7 +197,7 @@ class DeviceLayout(NamedTuple):
             initial: float64[S].
             num_pdfs: P.
             parts: `num_programs`.
-            like: tells type and device.
+            like: has the type and device.
         """
         (source, pdf, target), num_states = arcs, len(initial)
         weights = torch.from_numpy(probability).to(like)

@@ -112,8 +112,8 @@ class PhoneMpeOptions(PathOptions):
     ignore_silence: bool = True
     """Leave silence out of the count, in the lattice and in the alignment."""
     max_arcs: PositiveInt = 2_000_000
-    """Arcs that an utterance's lattice may have once its phones are told apart, which
-    take some 100 bytes and 1 us each; deeper ones are pruned first, and counted
+    """Arcs that an utterance's lattice may have once its phones are distinguished,
+    which take some 100 bytes and 1 us each; deeper ones are pruned first, and counted
     (`pruned_utterances`)."""
 
     @property

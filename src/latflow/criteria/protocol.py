@@ -37,7 +37,7 @@ class Loss:
         statistics: further sums over frames, by the names in `Criterion.statistics`;
             those left out are 0. They are logged divided by the number of frames.
             Scalars on the device are welcome: nobody waits for them here.
-        by_sequence: [B], the value of each sequence, if known; tells which one is at
+        by_sequence: [B], the value of each sequence, if known; shows which one is at
             fault when the value is not finite.
     """
 

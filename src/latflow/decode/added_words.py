@@ -198,12 +198,12 @@ class _Builder:
     def add(self, word: AddedWord) -> None:
         """Add the states of a pronunciation.
 
-        Words of a class share those of their beginnings, and are told by their last
-        phones. Where G has the words, each is told by its first one.
+        Words of a class share the arcs of common beginnings, and are output at their
+        last phones. Where G has the words, each is output at its first one.
         """
         base = self._costs[-1] if self._is_class else word.cost
         last = len(word.phones) - 1
-        told = last if self._is_class else 0
+        output = last if self._is_class else 0
         if not self._is_class:
             self._behind = {}
         for n, phone in enumerate(word.phones):
@@ -211,8 +211,8 @@ class _Builder:
             if n < last and key in self._behind:
                 continue
             cost = base if n == 0 else 0.0
-            cost += word.cost - base if n == told else 0.0
-            label = word.word if n == told else 0
+            cost += word.cost - base if n == output else 0.0
+            label = word.word if n == output else 0
             if n < last:
                 target = self._behind[key] = self._new_state()
             elif phone in self._ends:

@@ -177,7 +177,7 @@ class AttentionDecodeOptions(Options):
     """Added for each unit: against words that are left out (length normalization)."""
     coverage: NonNegativeFloat = 0.0
     """Added for each frame of the network's output that the attention has covered:
-    against words that are left out or told twice."""
+    against words that are left out or repeated."""
     coverage_threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Sum of the weights of a frame above which it is covered."""
     max_sequences: PositiveInt = 8
@@ -217,7 +217,7 @@ class EndpointOptions(Options):
     rule1: EndpointRule = EndpointRule(
         must_contain_nonsilence=False, min_trailing_silence=5.0
     )
-    """Nothing has been said for long."""
+    """No word for a long time."""
     rule2: EndpointRule = EndpointRule(min_trailing_silence=0.5, max_relative_cost=2.0)
     """A short silence where the sentence very probably ends."""
     rule3: EndpointRule = EndpointRule(min_trailing_silence=1.0, max_relative_cost=8.0)

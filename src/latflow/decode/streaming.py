@@ -136,7 +136,7 @@ class Engine:
         holder = [scratch_memory]
         try:
             yield holder
-        except UserError:  # said between two frames
+        except UserError:  # raised between two frames
             self._keep(holder[0])
             raise
         # What a failure has left half done (of memory, above all) is not kept: its

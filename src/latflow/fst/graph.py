@@ -45,7 +45,7 @@ _ACCEPTOR = 0x1_0000
 _EPSILONS, _INPUT_EPSILONS, _OUTPUT_EPSILONS = 0x40_0000, 0x100_0000, 0x400_0000
 _ILABEL_SORTED, _OLABEL_SORTED = 0x1000_0000, 0x4000_0000
 _WEIGHTED, _TOP_SORTED = 0x1_0000_0000, 0x40_0000_0000
-_MUTABLE_BITS = 0x7  # expanded, mutable, error: told by the type, not by the content
+_MUTABLE_BITS = 0x7  # expanded, mutable, error: set by the type, not by the content
 
 
 @dataclass(frozen=True)

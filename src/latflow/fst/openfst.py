@@ -73,7 +73,7 @@ class Header:
         properties: OpenFst's property bits.
         start: start state, -1 if the FST is empty.
         num_states: S.
-        num_arcs: A; `const` files alone tell it.
+        num_arcs: A; only in `const` files.
         symbols: byte of the stream at which symbol tables begin, if there are any.
         body: byte of the stream at which the body begins (before padding).
     """

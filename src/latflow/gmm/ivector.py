@@ -168,7 +168,7 @@ class IvectorModel:
     cmvn_stats: np.ndarray | None = None
 
     def begin(self) -> Past:
-        """Return the statistics of a speaker not heard yet."""
+        """Return the statistics of a new speaker."""
         num_gaussians, dim, _ = self.extractor.matrices.shape
         return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
 
@@ -351,9 +351,9 @@ def gaussian_posteriors(
 def append_ivectors(frames_dir: Path, model: Path, out_dir: Path) -> None:
     """Write the frames of a split with the i-vectors of their speakers (stage).
 
-    Each frame is followed by the i-vector of what was heard up to then: of the frames
-    of its utterance, at the pace of the model's `period`, and of the speaker's
-    utterances before (by id) where its `history` is `speaker`.
+    Each frame is followed by the i-vector of the speech up to then: of the frames of
+    its utterance, at the pace of the model's `period`, and of the speaker's utterances
+    before (by id) where its `history` is `speaker`.
 
     Args:
         frames_dir: a `FrameStore`.

@@ -131,8 +131,8 @@ def write_transform(
 def check_cmvn(exp_dir: str | Path, cmvn: CmvnOptions) -> None:
     """Refuse features that are not normalized as those of a system were.
 
-    The set that the statistics are taken of (speaker, utterance, all) is not told by
-    `cmvn_opts` but by `utt2spk`, and left to the user.
+    The set that the statistics are taken of (speaker, utterance, all) is not in
+    `cmvn_opts` but in `utt2spk`, and left to the user.
 
     Args:
         exp_dir: Kaldi's directory of the system.
@@ -174,9 +174,9 @@ def write_cmvn(folder: str | Path, cmvn: CmvnOptions) -> None:
     """Write `cmvn_opts`: the options of apply-cmvn that do what a configuration says.
 
     Args:
-        cmvn: normalization of the frames. For `sliding` and `online` apply-cmvn is told
-            to do nothing: such features come from apply-cmvn-sliding and
-            apply-cmvn-online, which no script for training GMMs calls.
+        cmvn: normalization of the frames. For `sliding` and `online` apply-cmvn does
+            nothing: such features come from apply-cmvn-sliding and apply-cmvn-online,
+            which no script for training GMMs calls.
     """
     norm_means = norm_vars = False
     if isinstance(cmvn, _BY_STATISTICS):

@@ -133,7 +133,7 @@ def _write_model(
 
 
 def _known_cmvn(system_dir: Path) -> CmvnOptions | None:
-    """Return how the features were normalized, if the system's folder tells."""
+    """Return how the features were normalized, if the system's folder says so."""
     path = system_dir / "info.json"
     if not path.is_file():
         return None

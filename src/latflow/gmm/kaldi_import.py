@@ -212,7 +212,7 @@ def _write_info(
     *,
     seconds: float,
 ) -> None:
-    """Write what the report tells of a system."""
+    """Write what the report shows of a system."""
     info = {
         "system": out.name,
         "type": "import",

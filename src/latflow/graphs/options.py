@@ -68,7 +68,7 @@ class PhoneLmOptions(Options):
     """N-grams up to this order have states of their own, however rare they are."""
     num_extra_lm_states: NonNegativeInt = 2000
     """Most states of higher order that are kept beside these; the others, whose
-    histories tell the least about the phone that follows, are merged with the shorter
+    histories say the least about the next phone, are merged with the shorter
     history."""
 
 

@@ -264,12 +264,12 @@ def chain_topology(phones: Sequence[int]) -> Topology:
 def ctc_topology(labels: Sequence[int], blanks: Sequence[int]) -> Topology:
     """Return the topology of connectionist temporal classification (CTC).
 
-    A label is said for one frame or more (pdf-class 0), and blanks may follow it (class
-    1). Phones that are no labels are blanks of one frame or more. Probabilities are
-    even; graphs of CTC leave them out.
+    A label lasts one frame or more (pdf-class 0), and blanks may follow it (class 1).
+    Phones that are no labels are blanks of one frame or more. Probabilities are even;
+    graphs of CTC leave them out.
 
     Args:
-        labels: phones that the network tells.
+        labels: phones that the network predicts.
         blanks: phones that it does not: silence.
     """
     third = 1.0 / 3.0

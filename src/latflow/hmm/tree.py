@@ -179,7 +179,7 @@ class ContextDependency:
 
         Args:
             shared_phone_sets: phones that share their pdfs (`lang/phones/sets.int`),
-                and that are told apart neither as the phone before.
+                and that are not distinguished as the phone before either.
             num_pdf_classes: number of pdf-classes of each phone.
             context_independent: phones that the one before does not change.
 
@@ -248,8 +248,8 @@ def stub_map(
 ) -> EventMap:
     """Return the tree before any question: a leaf a root (or a class of a root).
 
-    Roots are told apart by halving their list again and again, or by a table where each
-    has one phone only; leaves are numbered in the order of the list.
+    Roots are found by binary search in their list, or by a table where each has one
+    phone only; leaves are numbered in the order of the list.
 
     Args:
         roots: phone sets, none empty, no phone twice.

@@ -57,7 +57,7 @@ def build_tree(
         statistics: of phones in context; their window is the tree's.
         questions: what may be asked.
         roots: (shared, split, phones) of each line of `phones/roots.int`.
-        topology: tells the number of pdf-classes of each phone.
+        topology: determines the number of pdf-classes of each phone.
         max_leaves: number of leaves at which splitting ends; <= 0: no limit.
         threshold: least gain of a split, in nats over all frames.
         cluster_threshold: greatest loss of a merge of leaves, nats; negative takes the

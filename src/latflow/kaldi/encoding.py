@@ -79,7 +79,7 @@ class BufferedBytes:
         return taken
 
     def take_if(self, mark: bytes) -> bool:
-        """Take `mark` if it comes next, and tell whether it did."""
+        """Take `mark` if it comes next, and return whether it did."""
         while len(self._buffer) - self._at < len(mark) and self._more():
             pass
         is_next = self._buffer.startswith(mark, self._at)

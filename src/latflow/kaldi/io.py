@@ -1,10 +1,10 @@
 r"""Kaldi's basic streams: tokens, numbers, vectors, matrices and archives.
 
 Kaldi writes every object either in binary or in text. A binary object is announced by
-the two bytes `\0B`; in it a number is a byte telling its width followed by the number,
-little-endian, and a token is its characters and one space. A text object holds the
-same tokens and numbers separated by white space; floats are printed with seven
-significant digits.
+the two bytes `\0B`; in it a number is a byte with its width followed by the number,
+little-endian, and a token is its characters and one space. A text object holds the same
+tokens and numbers separated by white space; floats are printed with seven significant
+digits.
 
 * `KaldiReader`, `KaldiWriter`: the verbs that models, trees and topologies are made of.
 * `read_archive`: (key, object) pairs of an archive, streamed.
@@ -88,7 +88,7 @@ class KaldiReader(BufferedBytes):
         self._stream.close()
 
     def take_binary_mark(self) -> bool:
-        r"""Take `\0B` if it comes next, and tell whether it did."""
+        r"""Take `\0B` if it comes next, and return whether it did."""
         return self.take_if(BINARY_MARK)
 
     # -- tokens and numbers ---------------------------------------------------------
@@ -124,7 +124,7 @@ class KaldiReader(BufferedBytes):
             self.fail("bytes that are no text where a token is expected")
 
     def _width(self, *widths: int) -> int:
-        """Take the byte that tells how wide a binary number is."""
+        """Take the byte with the width of a binary number."""
         width = struct.unpack("b", self.take(1))[0]
         if width not in widths:
             self.fail(f"a number of {width} bytes where {abs(widths[0])} are expected")

@@ -365,7 +365,7 @@ def check_grammar(
     Returns:
         Least and largest of -ln(total weight of a state's arcs and final weight). With
         back-off arcs the totals are above one, so that the least is negative; a value
-        well above 0 tells of probability that was lost with dropped words.
+        well above 0 shows that probability was lost with dropped words.
 
     Raises:
         UserError: a sentence can not end, `<s>` or `</s>` are left as labels, an input

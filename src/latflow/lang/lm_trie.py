@@ -70,7 +70,7 @@ class LmTrie:
         """Read an ARPA file, or map what `save` wrote.
 
         Args:
-            path: of either; the content tells which it is.
+            path: of either; the content shows which it is.
             word_ids: words.txt, word -> id: the words of lattices.
 
         Raises:

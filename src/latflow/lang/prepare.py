@@ -73,7 +73,7 @@ def make_lang(
         out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst
             oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
             markers) and the lists of `phones/`; `lexiconp_silprob.txt silprob.txt` too
-            if the lexicon tells of silence around words, which L then has.
+            if the lexicon has probabilities of silence around words, which L then has.
         options: phones, topology and silence; their `lexicon` is not read.
         generated: table of the entries that `complete_lexicon` has added to the
             lexicon, which then has probabilities; copied to `generated.tsv`.
@@ -197,9 +197,9 @@ def _estimate(
 
     vocabulary, has_unknown = None, False
     if options.vocabulary == "lexicon":
-        said = {word for line in sentences() for word in line}
-        words = {*lang.speech_words, *filter(lang.is_known, said)} - {lang.oov_word}
-        vocabulary, has_unknown = sorted(words, key=str.encode), not said <= words
+        spoken = {word for line in sentences() for word in line}
+        words = {*lang.speech_words, *filter(lang.is_known, spoken)} - {lang.oov_word}
+        vocabulary, has_unknown = sorted(words, key=str.encode), not spoken <= words
 
     corpus = encode(
         sentences(),

@@ -161,7 +161,7 @@ def read_phrases(text: str) -> list[str]:
 
 
 def _no_phrase() -> UserError:
-    """Return the error about a grammar by which nothing can be said."""
+    """Return the error of a grammar that accepts no words."""
     return UserError("the grammar has no phrase", remedy="write at least one")
 
 
@@ -249,7 +249,7 @@ def _deterministic(graph: Graph) -> Graph:
         raise UserError(
             f"the grammar takes more than {bound} states, once each word tells where "
             "it stands",
-            remedy="let fewer words be said in several ways",
+            remedy="give fewer words several pronunciations",
         )
     found = connect(Graph.from_fst(fst, is_emptied=True))
     return minimize_encoded(found) if found.num_states else found

@@ -105,7 +105,7 @@ def _stated(options: LangOptions) -> SpecialNames:
 
 
 class _Finder:
-    """What a lexicon tells of silence and noise."""
+    """What a lexicon says about silence and noise."""
 
     def __init__(self, lexicon: Lexicon, options: LangOptions) -> None:
         self.lexicon = lexicon

@@ -7,7 +7,7 @@ otherwise.
 
 In Kaldi's text archives an utterance is a line with `[ id weight id weight ... ] ` for
 each frame. Binary is the number of frames, then for each frame the number of its pairs
-and the pairs, each number behind a byte that tells its width; weights are float32.
+and the pairs, each number behind a byte with its width; weights are float32.
 
 Source: Kaldi `hmm/posterior.{h,cc}`.
 """

@@ -45,7 +45,7 @@ class OutputLoss:
 
     @property
     def is_decodable(self) -> bool:
-        """Return whether it can be decoded: it tells a tree's pdfs, or units."""
+        """Return whether it can be decoded: it scores a tree's pdfs, or units."""
         if self.name == "ce":
             return self.target == "pdf"
         return self.name in {"attention", "ctc", "lfmmi"}

@@ -36,7 +36,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any] | None:
-    """Return how what an encoder reads was made; None where nothing tells it.
+    """Return how an encoder's input was computed; None if unknown.
 
     Raises:
         UserError: a file is garbled.

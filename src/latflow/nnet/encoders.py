@@ -129,7 +129,7 @@ def kind_of(config: Mapping[str, Any]) -> EncoderKind:
     found = KINDS.get(str(config.get("model_type")))
     if found is None:
         known = ", ".join(KINDS)
-        raise ValueError(f"model_type {config.get('model_type')!r} is none of {known}")
+        raise ValueError(f"model_type {config.get('model_type')!r} is not {known}")
     return found
 
 
@@ -163,7 +163,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     missing = {"conv_stride", "num_attention_heads"} - {*given}
     if bundle is not None and missing:
         raise UserError(
-            f"does not tell {' and '.join(sorted(missing))} of an encoder of its size",
+            f"lacks {' and '.join(sorted(missing))} of an encoder of its size",
             file=bundle,
             remedy=f"write a {CONFIG} with them beside it",
         )
@@ -191,7 +191,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that no encoder can be made of, as far as its parts tell.
+    """Refuse a folder that no encoder can be made of, as far as its parts show.
 
     Raises:
         UserError: a file is missing, garbled, or of something else. Not where the
@@ -203,9 +203,9 @@ def check_folder(folder: str | Path) -> None:
 
 
 def licence_of(folder: str | Path) -> str:
-    """Return the text of an encoder's licence; of README.md, where that alone tells it.
+    """Return the text of an encoder's licence; of README.md, where only that has it.
 
-    A folder that tells nothing gives an empty text, and a warning.
+    A folder without one gives an empty text, and a warning.
     """
     folder = Path(folder)
     for pattern in _LICENCES:
@@ -215,12 +215,12 @@ def licence_of(folder: str | Path) -> str:
     for line in _text(readme).splitlines() if readme.is_file() else []:
         if line.startswith("license:"):
             return f"{line.partition(':')[2].strip()} (of the encoder's README.md)\n"
-    log.warning("%s tells no licence: packages will not either", folder)
+    log.warning("%s names no licence: packages will not either", folder)
     return ""
 
 
 def digest_of_weights(folder: str | Path) -> str:
-    """Return what tells the parameters of a folder from others."""
+    """Return a key of the parameters of a folder."""
     digest = hashlib.sha256()
     for path in _weight_files(Path(folder)):
         digest.update(file_digest(path).encode())

@@ -419,7 +419,7 @@ class LayerError(ValueError):
 
 
 def check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
-    """Refuse what a layer gives if it is not of the shape that the layer tells.
+    """Refuse an output of a layer that does not have the shape that it declares.
 
     Raises:
         ValueError: it is no `Padded`, or has other sizes.

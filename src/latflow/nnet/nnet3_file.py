@@ -110,7 +110,7 @@ def read_nnet3(reader: KaldiReader) -> Nnet3File:
 
 
 def _read_end(reader: KaldiReader) -> None:
-    """Read the context, which nodes tell too, and refuse priors."""
+    """Read the context, which nodes imply too, and refuse priors."""
     for token in ("<LeftContext>", "<RightContext>"):
         reader.expect(token)
         reader.int32()

@@ -2,7 +2,7 @@
 
 All classes of Kaldi are read, whatever a network of ours computes (`COMPUTED`): a
 network has often parts that recognition does not need. Files of all ages are read:
-tokens stand in any order, and those that tell of training alone may be there or not.
+tokens stand in any order, and those of training only are optional.
 
 Source: Kaldi `nnet3/nnet-component-itf.cc` and
 `nnet3/nnet-{simple,tdnn,normalize,general,combined,convolutional,attention}-component.cc`

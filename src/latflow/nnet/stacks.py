@@ -22,8 +22,8 @@ def groups_of(
 
     Args:
         items: in an order that groups keep.
-        tensor_of: tells an item's tensor, for its device.
-        key: tells what items of a group have in common.
+        tensor_of: returns an item's tensor, for its device.
+        key: returns what items of a group have in common.
     """
     found: dict[Hashable, list[T]] = {}
     for item in items:

@@ -89,8 +89,8 @@ def derive_config(path: Path) -> tuple[dict[str, Any], bool]:
     """Return what an encoder is made of, and whether its samples are normalized.
 
     Returns:
-        Values as config.json has them. Those that no shape tells are left out where
-        the encoder is none of the published sizes.
+        Values as config.json has them. Those that no shape determines are left out
+        where the encoder has none of the published sizes.
 
     Raises:
         UserError: see `read_tensors`; parameters of no encoder.

@@ -138,7 +138,7 @@ class Results:
 
     @cached_property
     def alike_on_dev(self) -> list[str]:
-        """Systems that dev can't tell from the one to ship, each compared by itself."""
+        """Systems that dev can't separate from the one to ship, each compared alone."""
         decision = self.decision
         if decision is None:
             return []

@@ -212,7 +212,7 @@ def render(plan: Plan, figures: pd.DataFrame) -> str:
     """Lay a plan out for a terminal.
 
     Args:
-        figures: that its model was fitted on; tell how far it was wrong there.
+        figures: that its model was fitted on; show its error there.
     """
     if not plan.estimates:
         return "Nothing is left to run: all that was asked for is up to date."

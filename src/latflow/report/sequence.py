@@ -232,7 +232,7 @@ def _outcome(
     yield Note(
         "Word error rates of each network beside those of its seed. Dev chose the "
         "epoch and the scales and flatters them; only test sets judge. A change could "
-        "be chance where the paired bootstrap (see Word error rates) cannot tell it "
+        "be chance where the paired bootstrap (see Word error rates) can't separate it "
         "from none, corrected for all comparisons of the report. Relative is the "
         "change as a share of the seed's errors."
     )

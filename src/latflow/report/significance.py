@@ -83,7 +83,7 @@ def read_comparison(found: Comparison) -> str:
 
 
 def could_be_chance(verdict: object) -> bool:
-    """Tell whether a reading doesn't tell two systems apart."""
+    """Return whether a reading doesn't separate two systems."""
     return str(verdict).startswith(COULD_BE_CHANCE)
 
 
@@ -202,7 +202,7 @@ def corrected(found: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
 
 
 def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator[Note]:
-    """Say where no difference can be told from chance, however large it is.
+    """Report where no difference can be significant, however large it is.
 
     The least p of a comparison is 2 / (draws + 1), and Holm's correction multiplies the
     least of all by the number of comparisons.
@@ -213,7 +213,7 @@ def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator
         yield Note(
             f"{bootstrap.samples} draws are too few for {num_comparisons} comparisons: "
             f"corrected for these, p is {min(1.0, least):.2f} or more, and no "
-            f"difference can be told from chance. Draw {enough} or more "
+            f"difference can be significant. Draw {enough} or more "
             "(score.bootstrap.samples; --samples of latflow compare)."
         )
 

@@ -78,7 +78,7 @@ _ATTENTION_CAPTION = (
     "the share of units that are not the best guess after the true ones before."
 )
 _NETWORKS_LEAD = (
-    "Networks learn to tell which tied state each frame (a short slice of sound) "
+    "Networks learn to predict which tied state each frame (a short slice of sound) "
     "belongs to; a tied state is a part of a phone, shared by phones in similar "
     "surroundings. By cross-entropy they learn it from alignments: the loss is minus "
     "the log probability that the network gives to the aligned state, in nats "
@@ -86,10 +86,10 @@ _NETWORKS_LEAD = (
     "whose best state is not the aligned one. By lattice-free MMI they learn to prefer "
     "the phones of the reference over all other phone sequences, at whatever frames "
     "near the aligned ones, or anywhere where there is no alignment. By CTC "
-    "(connectionist temporal classification) they learn to tell the phones of the "
+    "(connectionist temporal classification) they learn to predict the phones of the "
     "transcript in order, each whenever the network sees it, with blanks between; the "
     "loss is minus the log probability of all ways to do so. A decoder with attention "
-    "tells them one after another, each from all frames and those before. Dev getting "
+    "predicts them one by one, each from all frames and those before. Dev getting "
     "worse while training gets better is over-fitting; both still getting better at "
     "the end asks for more epochs (passes over the training data)."
 )

@@ -5,7 +5,7 @@ times; the spread of the word error rates of these made-up sets is the uncertain
 ours. Words of one speaker go wrong together, so drawing whole speakers gives wider,
 more honest intervals where a set has enough of them.
 
-Redrawing tells nothing of errors that a set happens not to have: with few errors an
+Redrawing says nothing about errors that a set happens not to have: with few errors an
 interval is at least as wide as the exact binomial one of independent words. Of several
 comparisons one may look real by chance: `holm` corrects their p.
 

@@ -39,7 +39,7 @@ def read_references(
         cuts: manifest with one supervision a cut.
         features_dir: features of the set: cuts that have none are left out. None where
             the cuts have features attached, or supervisions (of a corpus without audio)
-            tell the `frame_shift`.
+            contain the `frame_shift`.
 
     Raises:
         UserError: the manifest is missing or empty, a line is no cut, an id occurs

@@ -143,7 +143,7 @@ class VoskServer:
         socket = await self._socket()
         try:
             connection = VoskConnection(socket)
-            # A server that closes at once has said why, which `receive` raises.
+            # A server that closes at once has sent the reason, which `receive` raises.
             with suppress(ClientError):
                 await connection.tell({"config": {"sample_rate": sample_rate}})
             yield connection
@@ -231,7 +231,7 @@ class TritonServer:
     """A model of Triton's with NVIDIA's tensor names, over gRPC streams.
 
     All samples of a message travel as one tensor of fixed size, WAV_DATA, of which
-    WAV_DATA_DIM are valid; ids tell sequences apart.
+    WAV_DATA_DIM are valid; ids distinguish sequences.
     """
 
     def __init__(self, url: str) -> None:

@@ -165,7 +165,7 @@ class Connection(ABC):
             self._is_gone.set()
 
     async def _answer(self) -> None:
-        """Answer messages in order; tell the client why, where it is refused."""
+        """Answer messages in order; report refusals to the client."""
         try:
             await self._answer_all()
             await self._close(1000, "")

@@ -32,7 +32,7 @@ async def evaluate(request: Request, service: Service) -> Response:
     """
     output = request.query_params.get("output", "loss")
     if output not in _OUTPUTS:
-        raise RefusedError(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
+        raise RefusedError(f"output {output!r} is not one of {', '.join(_OUTPUTS)}")
     try:
         async with limited(request, service) as body_of:
             body = await body_of.body()

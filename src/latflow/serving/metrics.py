@@ -1,6 +1,6 @@
 """Measurements of a server, in Prometheus' text form.
 
-Several processes of a server write theirs to files of a folder, so that each can tell
+Several processes of a server write theirs to files of a folder, so that each can report
 those of all (`PROMETHEUS_MULTIPROC_DIR`, which must be set before this is imported).
 """
 

@@ -369,7 +369,7 @@ class MfaModel:
 
         Silence comes first, each part is sorted. Versions differ in the phones of
         silence and in whether phones have markers of position; the number of the phones
-        and their HMMs tell which.
+        and their HMMs show which.
         """
         real, silence_like = hmms
         own = named[: -len(("sil", "sp", "spn"))]
@@ -391,7 +391,7 @@ class MfaModel:
                     return {"<eps>": 0, **ids}, quiet
         return self.refuse(
             f"{len(real)} phones in {MODEL}, which its {len(speech)} phones and those "
-            f"of silence do not make, and no {PHONES} tells their ids"
+            f"of silence do not make, and no {PHONES} has their ids"
         )
 
     def _groups(self, speech: set[str]) -> tuple[tuple[str, ...], ...]:

@@ -37,7 +37,7 @@ class LanguageOptions(Options):
     """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
     units of the language model's costs)."""
     prompt: str = ""
-    """Text like what is said: words of it that are among the rarer half of those of the
+    """Text like the speech: words of it that are among the rarer half of those of the
     language model are favoured, where the graph is composed."""
     prompt_boost: _Boost = 1.0
     """Discount on the cost of each of these words."""
@@ -54,9 +54,9 @@ class LanguageOptions(Options):
     another pronunciation, and `word_boost` does nothing then; else for unknown words,
     where the language model knows where these stand, or the mean of all words."""
     grammar: str = ""
-    """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
+    """A grammar: a list of phrases in JSON, or JSGF (docs/serving.md)."""
     phrase_list: tuple[str, ...] = ()
-    """Phrases whose words may be said, by their bigrams, as Vosk takes such a list."""
+    """Phrases whose bigrams are the language model, as Vosk takes such a list."""
     lm: str = ""
     """File of another language model, in ARPA form."""
 

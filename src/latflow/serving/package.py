@@ -259,8 +259,8 @@ class Model:
         Raises:
             UserError: words or a grammar come to a package with a whole graph; words to
                 one with a second language model or without a tree, or whose phones
-                depend on those that follow; a phone is none of its own; or the grammar
-                is faulty, or has words that are not there.
+                depend on those that follow; a phone is not one of its phones; or the
+                grammar is faulty, or has words that are not there.
         """
         if not options.brings_anything:
             return self, ()

@@ -68,7 +68,7 @@ class Child:
         return cls(role, process, ready)
 
     def is_ready(self) -> bool:
-        """Return whether it has said so; one that is dead may have."""
+        """Return whether it has reported readiness; a dead one may have."""
         if not self._was_ready and self.ready.poll():
             with contextlib.suppress(EOFError, OSError):
                 self.ready.recv()

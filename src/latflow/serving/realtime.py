@@ -1,9 +1,9 @@
 """OpenAI's realtime protocol (`/v1/realtime`), as far as it transcribes.
 
 A client sends events of JSON: its settings (`session.update`, or the older
-`transcription_session.update`), audio in base64, `commit` and `clear`. It is told of
-turns: with `turn_detection` each segment that the session ends, else what is committed;
-deltas tell its words while they are spoken. `docs/serving.md` describes what is taken.
+`transcription_session.update`), audio in base64, `commit` and `clear`. It gets turns:
+with `turn_detection` each segment that the session ends, else what is committed; deltas
+carry the words while they are spoken. `docs/serving.md` lists the supported fields.
 Facts from OpenAI's API reference and the types of its Python package (openai 3.57).
 """
 
@@ -97,7 +97,7 @@ class _RealtimeConnection(Connection):
         self._settled = SettledWords()  # of the segment that goes on
         self._has_deltas = False  # of the turn that has begun
         self._committed = 0.0  # seconds of the session that turns have had
-        self._told: str | None = None  # of the event that is answered
+        self._event_id: str | None = None  # of the event that is answered
 
     # -- what the connection asks for --------------------------------------------------
 
@@ -117,19 +117,19 @@ class _RealtimeConnection(Connection):
         )
 
     async def _accept_handshake(self) -> None:
-        """Answer the handshake, and tell the settings."""
+        """Answer the handshake, and send the settings."""
         await self._websocket.accept(self._protocol)
         await self._emit_session("created")
 
     async def _reply_to(self, message: bytes | str) -> bool:
         """Answer an event; what is wrong with it ends nothing."""
-        began, self._told = time.perf_counter(), None
+        began, self._event_id = time.perf_counter(), None
         if not self._is_trusted:
             self._service.check_token(self._keys[0] if self._keys else "")
             self._is_trusted = True
         try:
             event = _event_of(message)
-            self._told = event.get("event_id")
+            self._event_id = event.get("event_id")
             await self._take(event, began)
         except RefusedError as refusal:
             if refusal.reason not in _PARDONED:
@@ -210,7 +210,7 @@ class _RealtimeConnection(Connection):
         self._service.metrics.replied(time.perf_counter() - began, finals=finals)
 
     async def _begin_turn(self, start: float) -> None:
-        """Name the turn, and tell that speech was found, once a turn."""
+        """Name the turn, and report that speech was found, once a turn."""
         if self._item:
             return
         self._item = self._id("item")
@@ -355,7 +355,7 @@ class _RealtimeConnection(Connection):
     async def _tell(self, refusal: RefusedError) -> None:
         """Send an error."""
         values = error_values(refusal)["error"]
-        await self._emit("error", error={**values, "event_id": self._told})
+        await self._emit("error", error={**values, "event_id": self._event_id})
 
 
 async def serve_realtime(websocket: WebSocket, service: Service) -> None:
@@ -377,19 +377,19 @@ class SettledWords:
 
     def __init__(self) -> None:
         self._before: list[str] = []  # the hypothesis before
-        self._num_told = 0
+        self._num_sent = 0
 
     def accept(self, text: str) -> list[str]:
         """Take a hypothesis that is not the one before; return words to be sent."""
         words = text.split()
         pairs = zip(words, self._before, strict=False)
         num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        first, self._before = self._num_told, words
-        self._num_told = max(first, num_same - 1)
-        return words[first : self._num_told]
+        first, self._before = self._num_sent, words
+        self._num_sent = max(first, num_same - 1)
+        return words[first : self._num_sent]
 
     def finish(self, words: Sequence[TimedWord]) -> Sequence[TimedWord]:
         """Take the words at the end of the segment; return those not sent yet."""
-        rest = words[self._num_told :]
-        self._before, self._num_told = [], 0
+        rest = words[self._num_sent :]
+        self._before, self._num_sent = [], 0
         return rest

@@ -46,7 +46,7 @@ class Settings:
         model: that it names.
         form: of the samples.
         language: that it names; is sent back.
-        prompt: text like what is said, see `LanguageOptions`.
+        prompt: text like the speech, see `LanguageOptions`.
         keywords: phrases that are favoured.
         turns: how turns are found; None where the client commits them.
         detection: what it has set of that, as it is sent back.
@@ -140,7 +140,7 @@ class Settings:
 
 
 def wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:
-    """Return the refusal of a value that is none of those known."""
+    """Return the refusal of an unknown value."""
     names = ", ".join(map(repr, known))
     text = f"{param}: {str(value)[:100]!r} is not supported; supported: {names}"
     return RefusedError(text, "options", param=param)
@@ -221,7 +221,7 @@ def turns_of(
     """Return how turns are found, and as it is sent back.
 
     Raises:
-        RefusedError: it is none of the ways, or a value is out of range.
+        RefusedError: the type is unknown, or a value is out of range.
     """
     if value is None:
         return None, None

@@ -132,7 +132,7 @@ class Recognizer:
 
         Args:
             audio: the file.
-            text: what is said.
+            text: the transcript.
             lexicon: of its words, with the phones of the package; None for that of the
                 package.
             channel: of the file, from 1.
@@ -190,14 +190,14 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
 
 
 def _path(given: Any, named: str) -> Path:
-    """Return a path, however it is told.
+    """Return a path, in whatever form it is given.
 
     Args:
         given: text, bytes or a path.
         named: how it is to be named, for the message.
 
     Raises:
-        UserError: it is none of them.
+        UserError: it is not a path.
     """
     if not isinstance(given, str | bytes | os.PathLike):
         raise UserError(f"{named}, not a {_kind(given)}", remedy="give its path")

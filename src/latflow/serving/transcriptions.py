@@ -48,10 +48,10 @@ async def transcribe(request: Request, service: Service) -> Response:
     try:
         async with AsyncExitStack() as stack:
             body = await stack.enter_async_context(limited(request, service))
-            form = await _told(_form(body))
+            form = await _answered(_form(body))
             stack.push_async_callback(form.close)
             wanted = Wanted.of(form, service)
-            recognition = await _told(_opened(form, service, wanted))
+            recognition = await _answered(_opened(form, service, wanted))
             stack.callback(recognition.close)
             if wanted.is_streamed:
                 kept = stack.pop_all()  # goes on with the file
@@ -61,14 +61,14 @@ async def transcribe(request: Request, service: Service) -> Response:
                     media_type="text/event-stream",
                     headers={"cache-control": "no-cache"},
                 )
-            segments = await _told(_all(recognition, request))
+            segments = await _answered(_all(recognition, request))
             found = Transcription(recognition.name, recognition.seconds, segments)
             return _answer(found, wanted, recognition.notes)
     except ClientDisconnect:
         return Response(status_code=GONE)
 
 
-async def _told(work: Awaitable[_Result]) -> _Result:
+async def _answered(work: Awaitable[_Result]) -> _Result:
     """Return the result of some work; turn its errors into answers to a client."""
     try:
         return await work
@@ -249,7 +249,7 @@ async def _events(
 
     try:
         async with aclosing(recognition.segments()) as found:
-            while (segment := await _told(_next(found))) is not None:
+            while (segment := await _answered(_next(found))) is not None:
                 if text := segment.best.text:
                     delta = f" {text}" if texts else text
                     words = segment.best.words
@@ -305,7 +305,7 @@ def _usage(seconds: float) -> dict[str, Any]:
 
 
 def _warnings(notes: Sequence[str]) -> dict[str, Any]:
-    """Return what is to be said beside the words."""
+    """Return the warnings, if any, as a field of an answer."""
     return {"warnings": list(notes)} if notes else {}
 
 

@@ -52,7 +52,7 @@ def read_message(text: str) -> VoskConfig | Command:
     """Read a text message.
 
     Raises:
-        RefusedError: it is none of the protocol.
+        RefusedError: it is not part of the protocol.
     """
     try:
         message = json.loads(text)

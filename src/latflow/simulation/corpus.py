@@ -281,7 +281,7 @@ def _simulate_conversations(
 
     Args:
         speech: the utterances.
-        drawn: the conversations, in which each is said once.
+        drawn: the conversations, in which each occurs once.
         folder: see `_simulate_utterances`.
         final: see `_simulate_utterances`.
         options: see `simulate_corpus`.
@@ -342,7 +342,7 @@ def _as_segment(
     """Return a cut as a segment of a recording of its rate."""
     rate = recording.sampling_rate
     start, duration = offset / rate, num_samples / rate
-    said = fastcopy(
+    supervision = fastcopy(
         supervision_of(cut),
         recording_id=recording.id,
         start=0.0,
@@ -354,7 +354,7 @@ def _as_segment(
         start=start,
         duration=duration,
         channel=0,
-        supervisions=[said],
+        supervisions=[supervision],
         recording=recording,
         custom=cut.custom,
     )

@@ -163,7 +163,7 @@ class DeviceOptions(Options):
     high_cut: Hertz | None = None
     """Upper edge of the band that is left, Hz."""
     clipped: ClippedShare | None = None
-    """Share of the samples that are cut off at one level (0.01 is heard, 0.1 is
+    """Share of the samples that are cut off at one level (0.01 is audible, 0.1 is
     heavy), at most 0.9."""
     telephone: Fraction = 0.0
     """Share of these utterances that go over a telephone line: 8 kHz, mu-law."""
@@ -352,7 +352,7 @@ class SimulationDraws(SimulationOptions):
 
 
 class ConversationOptions(Options):
-    """Conversations, in which each utterance of the set is said once.
+    """Conversations, in which each utterance of the set occurs once.
 
     Speakers take turns: another one begins before the last has ended, or after a pause.
     """
@@ -447,7 +447,7 @@ class CorpusSectionOptions(CorpusOptions):
     simulated: dict[SetName, SimulatedSetOptions] = Field(default_factory=dict)
     """Test sets, by name, that are made of others by simulation; see
     docs/simulation.md. An utterance has the same noise and the same room in all of
-    them, but for what their options tell apart."""
+    them, except where their options differ."""
 
     @model_validator(mode="after")
     def _check_simulated(self) -> Self:

@@ -93,7 +93,7 @@ class SpeakerDraw(Options):
     """Another speaker."""
 
     utterance: str
-    """What is said: id of an utterance of the same set."""
+    """Id of an utterance of the same set."""
     offset: int
     """When the other one begins, samples from the start of the utterance."""
     sir: Level
@@ -118,7 +118,7 @@ class TurnDraw(Options):
     """An utterance of a conversation."""
 
     utterance: str
-    """What is said: id of an utterance of the set."""
+    """Id of an utterance of the set."""
     speaker: str
     offset: NonNegativeInt
     """When it begins, samples from the start of the conversation."""

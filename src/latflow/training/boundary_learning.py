@@ -3,8 +3,8 @@
 The phones of an alignment and labels set by hand are matched utterance by utterance.
 Each boundary that both have is an example for the `BoundaryModel`. It is trained once
 for each fold without a part of the speakers (or recordings, of fewer than three
-speakers), which tells how well it does on speech that it has not seen and how wide its
-intervals have to be, and once with all examples.
+speakers), which shows how well it does on unseen speech and how wide its intervals have
+to be, and once with all examples.
 
 Source: Stolcke et al. 2014, "Highly accurate phonetic segmentation using boundary
 correction models and system fusion", corrects boundaries by regression for each pair of
@@ -171,7 +171,7 @@ class Learnt:
         before: errors of the boundaries of the alignment, see `summary`.
         after: of those that the models of the folds have set.
         coverage: share of the true boundaries within the intervals, of each of
-            `SHARES`, with widths that the other folds tell.
+            `SHARES`, with widths from the other folds.
         held_out: what folds are made of, speakers or recordings.
     """
 

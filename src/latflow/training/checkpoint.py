@@ -260,7 +260,10 @@ def _write(path: Path, whole: State) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch tells of the disk by the latter
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # torch reports faults of the disk by the latter
         temporary.unlink(missing_ok=True)
         raise UserError(
             f"may not be written ({_reason(error)})",

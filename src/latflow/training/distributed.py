@@ -1,4 +1,4 @@
-"""The ranks of a training and what they tell each other: one small interface.
+"""The ranks of a training and their communication: one small interface.
 
 Three back ends: none (one rank), torch.distributed (gloo on CPU, NCCL on GPUs) and
 Horovod. A rank is a process; `launch.py` starts them. All operations are collective:

@@ -44,7 +44,7 @@ def inverted(matrix: Tensor) -> Tensor:
     """Return the inverses of symmetric positive definite matrices [..., D, D].
 
     By halves, whose products are faster than the triangular matrices of a whole
-    factorization. Numbers that are none stay: the loss tells them, with the utterances.
+    factorization. NaN and infinities stay: the loss reports them, with the utterances.
     """
     size = matrix.shape[-1]
     if size <= WHOLE:

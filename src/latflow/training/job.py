@@ -29,7 +29,7 @@ class Job(ABC):
     """Files and options of a training, which its rule gives by name.
 
     Ranks read it from JSON; `run_training` has put into the last two fields by then
-    what the job itself tells.
+    what the job itself reports.
     """
 
     options: RunOptions
@@ -75,7 +75,7 @@ class Job(ABC):
 
     @property
     def whole_identity(self) -> dict[str, Any]:
-        """What tells its checkpoints: what it depends on, and what it goes on from."""
+        """Key of its checkpoints: what it depends on, and what it continues."""
         if self.continued is None:
             return self.identity
         return {**self.identity, "continued": self.continued}

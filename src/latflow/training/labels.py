@@ -32,7 +32,7 @@ _BLOCK = 1 << 22  # labels that are counted at a time
 
 
 def _number_of_classes(value: Any) -> int:
-    """Return a number of classes that a store tells.
+    """Return a number of classes of a store.
 
     Raises:
         ValueError: it cannot be one.
@@ -204,7 +204,7 @@ def write_targets(
             the place of alignments; None for none.
 
     Raises:
-        UserError: a target that alignments do not tell, or alignments of another model.
+        UserError: a target that alignments do not have, or alignments of another model.
     """
     found = {}
     for name in dict.fromkeys(names):

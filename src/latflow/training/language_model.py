@@ -277,7 +277,7 @@ class _Trainer:
         )
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; returns what the model's folder tells."""
+        """Train to the end; return the facts for the model's folder."""
         position = self._restore()
         while position.epoch <= self.options.epochs and not is_exhausted(
             self.history, self.options.patience

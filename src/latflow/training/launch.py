@@ -9,8 +9,8 @@ function that each rank calls and its arguments. The ranks are processes
 * by `srun`, on the machines of the SLURM job that we are in, where the hosts are called
   `srun` (both back ends; `latflow.training.slurm`).
 
-A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
-first failure in one line: the others fail because of it.
+A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher reports
+the first failure in one line: the others fail because of it.
 
 Batch systems send SIGTERM before they take a machine away. The ranks agree on the step
 after which they stop, the checkpoint is written, and the process ends with
@@ -408,8 +408,8 @@ def _judge(job: Path, statuses: Sequence[int]) -> None:
     if failures:
         first = min(failures, key=lambda report: report["time"])
         what = f"rank {first['rank']} failed: {first['error']}"
-        remedy = f"the ranks' output tells more; {remedy}"
+        remedy = f"see the ranks' output; {remedy}"
         raise UserError(what, remedy=remedy)
     codes = ", ".join(str(status) for status in statuses)
     what = f"the ranks ended with exit status {codes} and no word why"
-    raise UserError(what, remedy=f"their output may tell; {remedy}")
+    raise UserError(what, remedy=f"see their output; {remedy}")

@@ -66,15 +66,15 @@ class TrainingOptions(Options):
     """Change of the learning rate during training."""
     label_smoothing: ProperFraction = 0.0
     """Share of a label's weight that is spread over all classes (cross-entropy of
-    frames, or of units that a decoder tells)."""
+    frames, or of units that a decoder predicts)."""
     focal: NonNegativeFloat = 0.0
     """Exponent of the focal loss: the cross-entropy of each frame is multiplied by
-    (1 - p(label))^focal, so that frames that are told well weigh less. 2 is usual
+    (1 - p(label))^focal, so that frames that are classified well weigh less. 2 is usual
     (RETURNN: focal_loss_factor); 0 for none."""
     consistency: NonNegativeFloat = 0.0
     """Weight of the consistency of two views (CR-CTC): each batch goes through the
     network twice, with other masks and dropout, and outputs of CTC or cross-entropy are
-    to tell both alike. 0.2 is usual; 0 for one view."""
+    to classify both alike. 0.2 is usual; 0 for one view."""
     clip_norm: PositiveFloat | None = 5.0
     """Gradients (mean over frames) longer than this are shortened to it; null for
     never."""
@@ -242,7 +242,7 @@ class CeSystemOptions(Options):
 
 
 class CtcSystemOptions(Options):
-    """Phones of the transcripts are told in order, whenever (CTC).
+    """Predict the phones of the transcripts in order, at any frame (CTC).
 
     No alignments are needed. The network has a tree and a graph of its own: labels are
     the phones of the lexicon, and a blank.
@@ -281,7 +281,7 @@ class CtcSystemOptions(Options):
 
 
 class AttentionSystemOptions(Options):
-    """Units of the transcripts are told one after another, by a decoder with attention.
+    """Predict units of the transcripts one after another, by a decoder with attention.
 
     No alignments are needed. Decoding is a beam search of its own, along the words of
     the lexicon and with the language model of the section `lm` (see docs/training.md).
@@ -298,8 +298,8 @@ class AttentionSystemOptions(Options):
     layers: a network may be grown, or cut, on the way. null for random parameters. See
     docs/training.md."""
     units: Literal["phone", "character", "word"] = "phone"
-    """What is told: phones of the lexicon, characters of its words (and a space behind
-    each), or its words."""
+    """What is predicted: phones of the lexicon, characters of its words (and a space
+    behind each), or its words."""
     alignments: None = None
     """Always null: transcripts alone are learnt from."""
     features: str | None = None
@@ -320,7 +320,7 @@ class AttentionSystemOptions(Options):
 
 
 class LfmmiSystemOptions(Options):
-    """Phone sequences are told from all others (lattice-free MMI, Kaldi's chain).
+    """Discriminate phone sequences from all others (lattice-free MMI, Kaldi's chain).
 
     The network has a tree and graphs of its own.
     """
@@ -400,8 +400,8 @@ class SequenceSystemOptions(Options):
     criterion: CriterionOptions
     """Criterion that the training maximizes. See docs/criteria.md."""
     sequence: SequenceOptions = SequenceOptions()
-    """Sequence training: lattices and alignments made on the fly. The graph of what
-    might have been said is `nnet.denominator`."""
+    """Sequence training: lattices and alignments made on the fly. The graph of the
+    competing hypotheses is `nnet.denominator`."""
     data: SequenceDataOptions = SequenceDataOptions()
     """Data of the training: pieces of utterances, their order, batches, normalization.
     All lengths are frames of the features."""

@@ -165,7 +165,7 @@ def train_rank(
     with enough_memory(
         "the network, its gradient and the optimizer's numbers do not fit",
         "take a smaller network, an optimizer that keeps less (sgd), or a larger "
-        "machine; latflow plan tells what a network takes",
+        "machine; latflow plan shows what a network takes",
     ):
         _train_rank(backend, resolve_name(task), job, device)
 
@@ -252,7 +252,7 @@ def place_rank(device: str, backend: Backend) -> torch.device:
 
     Args:
         device: `cpu` or `cuda`.
-        backend: tells the number.
+        backend: determines the number.
     """
     if device == "cpu":
         return torch.device("cpu")

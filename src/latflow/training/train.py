@@ -74,7 +74,7 @@ class NetworkJob(Job):
     """Folder of the system that made the alignments; None for `source_dir`."""
     labels: Path | None = None
     """Label stores of the training split, by the names of their targets, that outputs
-    learn instead of what alignments tell."""
+    learn instead of those of alignments."""
     dev_labels: Path | None = None
     """Those of the dev split."""
     graphs_dir: Path | None = None
@@ -259,7 +259,7 @@ class NetworkTask(Task):
 def train_network(job: NetworkJob) -> None:
     """Train a network on the labels of alignments, or on transcripts, or both.
 
-    By cross-entropy outputs may be trained to tell pdfs or phones; see
+    By cross-entropy outputs may be trained to predict pdfs or phones; see
     `latflow.training.labels`.
 
     Raises:

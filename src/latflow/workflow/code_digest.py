@@ -7,10 +7,10 @@ param by which a rule names its stage function therefore has the digest beside t
 The unit is a definition at the top of a module: a function, class, constant or import.
 It reaches the definitions that its code names, and these reach others. Comments,
 docstrings, layout, descriptions of options and imports for type checkers do not count.
-Where the code does not tell, more is taken: a class as a whole, annotations too (the
-stage runner makes options of them), all of a module that is used as a value or named by
-a string (`"latflow.training.worker"`), files that are no code beside a reached module,
-and of all modules that the reached ones import what runs at the import.
+In doubt more is taken: a class as a whole, annotations too (the stage runner makes
+options of them), all of a module that is used as a value or named by a string
+(`"latflow.training.worker"`), files that are no code beside a reached module, and of
+all modules that the reached ones import what runs at the import.
 """
 
 from __future__ import annotations

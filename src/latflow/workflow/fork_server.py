@@ -254,7 +254,7 @@ def _work(connection: socket.socket, job: _Job) -> int:
     """Do a job in a fork; returns its status, which is sent before."""
     try:
         connection.sendall(_NUMBER.pack(os.getpid()))
-    except OSError:  # who waited has been told to end
+    except OSError:  # the waiting process was told to end
         return 1
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
     os.chdir(job.folder)

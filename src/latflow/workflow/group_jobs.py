@@ -3,7 +3,7 @@
 An executor reports a failed job with its reason, such as `sbatch`'s message when it
 refused the job. Snakemake shows it of single jobs alone (9.27, `GroupJob.log_error`).
 Where a job can't even be handed to `sbatch`, since its account is not known, say, the
-plug-in (2.8) tells of the job's rule; a group has none, the report fails, and the run
+plug-in (2.8) reports the job's rule; a group has none, the report fails, and the run
 waits for ever.
 """
 

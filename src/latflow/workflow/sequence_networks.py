@@ -117,7 +117,7 @@ class SequenceNetwork(Network):
             super().check_description()
 
     def _check_teacher(self, teacher: Network) -> None:
-        """Refuse a teacher that reads or tells something else."""
+        """Refuse a teacher that has other inputs or outputs."""
         key = f"{self.key}.criterion.teacher"
         teacher.check_scores_frames(key)
         for what, theirs, ours in (

@@ -2,8 +2,8 @@
 
 At a terminal Ctrl-C reaches the jobs as well. A signal to Snakemake's process alone, by
 `kill` or a supervisor, does not: Snakemake would wait until its jobs are done, hours or
-days. So the jobs are told: they keep what they have done and end, Snakemake ends with
-them, and no lock is left.
+days. So the signal is passed on to the jobs: they keep what they have done and end,
+Snakemake ends with them, and no lock is left.
 
 Snakemake's own handler of SIGTERM takes a lock of the scheduler. If the signal comes
 while the same thread holds it, since a job has just ended or failed, the handler waits
@@ -35,9 +35,9 @@ _SHELLS = {"bash", "dash", "sh", "time"}
 
 
 def handle_signals() -> None:
-    """Have this process's Snakemake tell its jobs to end when it is told itself.
+    """Have this process's Snakemake tell its jobs to end when it gets a signal.
 
-    Ctrl-C is then told in a line, also before jobs run.
+    Ctrl-C is then reported in a line, also before jobs run.
 
     To be called before Snakemake makes its scheduler, which installs a handler.
     """
@@ -76,14 +76,14 @@ def end_jobs(process: int) -> list[int]:
     processes that wait for it.
 
     Returns:
-        The processes that were told.
+        The processes that got the signal.
     """
-    told = []
+    signalled = []
     for child in _jobs_of(process, os.getsid(process)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(child, signal.SIGTERM)
-            told.append(child)
-    return told
+            signalled.append(child)
+    return signalled
 
 
 def _jobs_of(process: int, session: int) -> Iterator[int]:

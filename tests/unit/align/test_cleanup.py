@@ -203,7 +203,7 @@ def test_a_corpus_of_the_good_parts_is_written(corpus):
     }  # fmt: skip
     assert ledger["b-1"].reason == "words differ"
     assert ledger["c-1"].reason == "nothing recognized"
-    assert "3.10 of 3.40 s are kept, parts: 2" in ledger["a-2"].reason
+    assert "kept 3.10 of 3.40 s, parts: 2" in ledger["a-2"].reason
     told = json.loads((corpus / "clean/cleaned.json").read_text())
     assert (told["utterances"], told["whole_utterances"], told["parts"]) == (4, 1, 3)
     assert told["kept_seconds"] == pytest.approx(2.2 + 3.1)

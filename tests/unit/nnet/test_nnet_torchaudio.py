@@ -122,7 +122,7 @@ def test_heads_of_wavlm_follow_from_its_shapes(models, tmp_path):
 def test_untold_heads_are_asked_for(models, tmp_path):
     state = torchaudio_names(models["wav2vec2"])
     folder = write(tmp_path / "x", state, config=None)
-    told = re.escape("does not tell num_attention_heads of an encoder of its size")
+    told = re.escape("lacks num_attention_heads of an encoder of its size")
     with pytest.raises(UserError, match=f"bundle.pth: {told}.*config.json"):
         network_of(folder)
 

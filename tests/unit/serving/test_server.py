@@ -569,19 +569,24 @@ def test_fields_that_have_no_effect_are_named(server):
             "is in no format that is read here",
         ),
         (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is"),
-        (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
+        (
+            None,
+            {"response_format": "docx"},
+            400,
+            "response_format 'docx' is not one of",
+        ),
         (None, {"timestamp_granularities[]": "word"}, 400, "needs response_format"),
         (
             None,
             {"timestamp_granularities[]": "x", "response_format": "verbose_json"},
             400,
-            "timestamp_granularities: 'x' is none of segment, word",
+            "timestamp_granularities: 'x' is not one of segment, word",
         ),
         (
             None,
             {"stream": "perhaps"},
             400,
-            "stream 'perhaps' is none of false, 0, true",
+            "stream 'perhaps' is not one of false, 0, true",
         ),
         (
             None,
@@ -603,7 +608,7 @@ def test_requests_that_are_refused(server, file, fields, status, message):
 def test_a_refusal_names_the_field(server):
     error = post(server, response_format="docx").json()["error"]
     assert error == {
-        "message": "response_format 'docx' is none of json, text, srt, vtt, "
+        "message": "response_format 'docx' is not one of json, text, srt, vtt, "
         "verbose_json",
         "type": "invalid_request_error",
         "param": "response_format",

@@ -97,7 +97,7 @@ class AttentionDecoder(Layer):
 
     The decoder of "Listen, attend and spell"; it needs `loss: attention`. An LSTM reads
     the unit before and the frames that it attended to, attends to the frames anew with
-    its new state s, and tells the next unit or the end of the sequence from both:
+    its new state s, and predicts the next unit or the end of the sequence from both:
 
         energy(t) = v . tanh(W s + V h(t) + U f(t) + b),  weights = softmax(energy)
 

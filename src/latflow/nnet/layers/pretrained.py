@@ -412,7 +412,7 @@ class Pretrained(Layer):
         return {"input_features": spectra}, Frames(frames, frames)
 
     def _mask_arguments(self, values: Tensor, total: int) -> dict[str, Tensor]:
-        """Return what tells an encoder the frames that are masked; nothing for none."""
+        """Return an encoder's arguments that mask frames; empty without a mask."""
         masks = self._masks(values, total)
         return {} if masks is None else {"mask_time_indices": masks}
 
