@@ -1,8 +1,8 @@
 """Numbers on their way between the processor and a device, while both go on.
 
 On CUDA they lie in pinned memory, which torch keeps for its next use, and come to the
-processor on a stream of their own: what is queued on the device behind them does not
-hold them up. Elsewhere copies are made at once, and on the processor none.
+processor on their own stream: what is queued on the device behind them does not hold
+them up. Elsewhere copies are made at once, and on the processor none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostCopy:
         values.record_stream(stream)  # its memory is not reused before
 
     def has_arrived(self) -> bool:
-        """Tell whether the numbers are there."""
+        """Return whether the numbers are there."""
         return self._arrived is None or self._arrived.query()
 
     def wait(self) -> np.ndarray:

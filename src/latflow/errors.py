@@ -63,7 +63,7 @@ class UserError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a lack of memory is why something failed, in libraries' words, too.
+    """Return whether an error is a lack of memory, also as libraries report it.
 
     Torch is not asked for its class: jobs that work without it do not import it.
     """

@@ -102,7 +102,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 
 def _is_no_place(target: Path) -> bool:
-    """Tell whether a name is that of a device, a pipe or an open file."""
+    """Return whether a name is that of a device, a pipe or an open file."""
     try:
         mode = target.stat().st_mode
     except OSError:
@@ -113,13 +113,13 @@ def _is_no_place(target: Path) -> bool:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file as UTF-8, whole or not at all."""
+    """Write a file as UTF-8 atomically."""
     with atomic_output(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON atomically."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -143,7 +143,7 @@ def remove_leftovers(folder: str | Path) -> list[Path]:
 
 
 def _on_disk(path: Path) -> None:
-    """Have a file or folder written to the disk, as a power cut would leave it.
+    """Sync a file or folder to the disk, so that it survives a power cut.
 
     Else a name may be there before what it names.
     """
@@ -186,7 +186,7 @@ def writing(target: Path) -> Iterator[None]:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Tell whether a full disk is why something failed, in libraries' words, too."""
+    """Return whether a full disk is why something failed, in libraries' words, too."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return True

@@ -99,7 +99,7 @@ def write_signatures(path: Path = _SIGNATURES) -> int:
         How many signatures it has.
 
     Raises:
-        UserError: there are none.
+        UserError: none were found.
     """
     sizes: dict[str, int] = defaultdict(int)
     kernels: dict[str, list[tuple[str, list[Form]]]] = defaultdict(list)

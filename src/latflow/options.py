@@ -293,7 +293,7 @@ def _completed(annotation: Any, values: Any) -> Any:
 
 
 def _admits_null(annotation: Any) -> bool:
-    """Tell whether null is a value of a type of its own, not only the default."""
+    """Return whether null is a valid value, not only the default."""
     if get_origin(annotation) is Annotated:
         return _admits_null(get_args(annotation)[0])
     return type(None) in get_args(annotation)
@@ -407,7 +407,7 @@ def _below(annotation: Any, step: str | int) -> Any:
 
 
 def _value(values: Any, step: str | int) -> Any:
-    """Return the value below a value; None where there is none."""
+    """Return the value below a value; None without one."""
     try:
         return values[step]
     except (KeyError, IndexError, TypeError):

@@ -28,7 +28,7 @@ _trust: ContextVar[tuple[bool, list[str]] | None] = ContextVar("trust", default=
 
 @contextmanager
 def trusting(trust_code: bool) -> Iterator[list[str]]:  # noqa: FBT001 - its only one
-    """Say whether code may be loaded that what is read names, in this thread.
+    """Decide whether this thread may load code that files name.
 
     Args:
         trust_code: False refuses it.

@@ -42,7 +42,7 @@ _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
 # Seconds after which a run is estimated: on a terminal, or not. Shorter ones are not.
 _AT_FIRST = {True: 10.0, False: 45.0}
-LONG = 30.0  # seconds of a job that has a line of its own
+LONG = 30.0  # seconds of a job that has its own line
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
 _CHATTER = (
@@ -165,7 +165,7 @@ class Progress:
 
     def state(self) -> str:
         """Return how far the run is, the time left, and the jobs that are running."""
-        running = [self._tell(job) for job in self._running.values() if job.what]
+        running = [self._line_of(job) for job in self._running.values() if job.what]
         what = "  | " + "; ".join(running) if running else ""
         if self._expected is None:
             return f"{self._ended().total()} of {self._all.total()} jobs done{what}"
@@ -224,7 +224,7 @@ class Progress:
         at_a_time = spent / max(now - self._begin, 1e-9)
         return left / max(1.0, at_a_time)
 
-    def _tell(self, job: Job) -> str:
+    def _line_of(self, job: Job) -> str:
         """Return what a job does, how long already, and how far it is."""
         share = job.share()
         far = "" if share is None else f", {100 * share:.0f}%"
@@ -285,7 +285,7 @@ class Estimate(Protocol):
         ...
 
     def stop(self) -> None:
-        """Give up."""
+        """End the estimate."""
         ...
 
 
@@ -338,7 +338,7 @@ class LogHandler(LogHandlerBase):
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
         """Print a record as it is, count it, or leave it out."""
         if str(record.msg).startswith("Nothing to be done"):
-            self._tell_results(record)
+            self._print_results(record)
             return
         line = self._refusal(event, record)
         if line is not None:
@@ -353,8 +353,8 @@ class LogHandler(LogHandlerBase):
                 self._clear()
                 self._plain.handle(record)
 
-    def _tell_results(self, record: logging.LogRecord) -> None:
-        """Say that nothing is to be done, and what an earlier run has made."""
+    def _print_results(self, record: logging.LogRecord) -> None:
+        """Print that nothing is to be done, and the results of an earlier run."""
         self._plain.handle(record)
         results = os.environ.get(RESULTS)
         if results and not self.common_settings.dryrun:
@@ -370,7 +370,7 @@ class LogHandler(LogHandlerBase):
         return in_one_line(str(getattr(record, "exception", "")), record.getMessage())
 
     def close(self) -> None:
-        """Leave the terminal as a line of its own."""
+        """Leave the terminal on a fresh line."""
         self._over.set()
         if self.estimate is not None:
             self.estimate.stop()
@@ -442,7 +442,7 @@ class LogHandler(LogHandlerBase):
             self._threads[-1].start()
 
     def _expect(self) -> None:
-        """Have a run that goes on for a while estimated, and say what it will take."""
+        """Estimate a run that takes a while, and print what it will need."""
         if self._over.wait(_AT_FIRST[self._is_tty]):
             return
         estimate = self.estimate() if self.estimate is not None else None

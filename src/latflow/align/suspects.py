@@ -1,10 +1,10 @@
 """Utterances whose transcript, audio or speaker looks wrong.
 
 Each utterance is measured in ways that need nothing but its samples, its alignment and
-its frames. Some measures have a bound of their own (digital silence, clipping); others
-are judged by how far they are from what is usual: the deviation from the median, in
-units of the median absolute deviation times 1.4826, which is the standard deviation if
-the values are normal, and which a few wrong utterances do not move.
+its frames. Some measures have their own bound (digital silence, clipping); others are
+judged by how far they are from what is usual: the deviation from the median, in units
+of the median absolute deviation times 1.4826, which is the standard deviation if the
+values are normal, and which a few wrong utterances do not move.
 
 | reason | measure |
 |---|---|

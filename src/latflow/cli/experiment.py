@@ -185,7 +185,7 @@ def _config(arguments: Arguments) -> None:
     example="explain corpus.train.table",
 )
 def _explain(arguments: Arguments) -> None:
-    """Say what one key of a recipe means: type, default, values, and keys below it."""
+    """Explain a key of a recipe: type, default, values, and keys below it."""
     from latflow.workflow.documentation import explain
 
     sys.stdout.write(explain(arguments.key or ""))

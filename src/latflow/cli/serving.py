@@ -72,7 +72,7 @@ def _load_test(arguments: Arguments) -> int:
     if arguments.soak:
         return _soak(arguments, options.replace(seconds=60 * arguments.soak))
 
-    def tell(report: LoadReport) -> None:
+    def show(report: LoadReport) -> None:
         sys.stderr.write(f"{report}\n")
 
     run = load_server(
@@ -82,7 +82,7 @@ def _load_test(arguments: Arguments) -> int:
         utterances=arguments.utterances,
         p95=arguments.p95 / 1000 if arguments.find_capacity else None,
         token=arguments.token,
-        on_report=tell,
+        on_report=show,
     )
     if not any(report.utterances for report in run.reports):
         raise UserError(
@@ -350,7 +350,7 @@ def _serve(arguments: Arguments) -> None:
             f"the server needs {error.name}", remedy="pip install 'latflow[serve]'"
         ) from None
 
-    def tell(address: str) -> None:
+    def show(address: str) -> None:
         page = address.replace("ws", "http", 1)
         sys.stdout.write(
             f"listening on {address}\n"
@@ -370,7 +370,7 @@ def _serve(arguments: Arguments) -> None:
     }
     session = read_options(SessionOptions, values)
     options = read_flags(ServerOptions, arguments)
-    serve(list(map(Path, arguments.packages)), options, session, on_ready=tell)
+    serve(list(map(Path, arguments.packages)), options, session, on_ready=show)
 
 
 @SERVING.command(

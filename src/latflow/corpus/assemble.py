@@ -187,10 +187,10 @@ class CorpusWriter:
         total = self.num_utterances + self._ledger.num_skipped()
         self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if self._forms is not None:
-            self._tell_of_words(self._forms)
+            self._report_words(self._forms)
         self._ledger.write(self._folder / "ledger.jsonl")
 
-    def _tell_of_words(self, forms: WordForms) -> None:
+    def _report_words(self, forms: WordForms) -> None:
         """Log how transcripts were changed; refuse them if no word is known."""
         if changes := forms.summary():
             log.info("words of %d in transcripts: %s", forms.num_words, changes)
@@ -421,7 +421,7 @@ class CorpusWriter:
 
 
 def channel_remedy(source: GivenSource) -> str:
-    """Tell where a source can name the channel that is to be taken."""
+    """Return how a source can name the channel that is to be taken."""
     where = ""
     if isinstance(source, KaldiSource):
         where = " in segments or reco2file_and_channel,"

@@ -388,7 +388,7 @@ def _check_size(path: str) -> None:
 
 
 def _why_not(error: OSError) -> str:
-    """Say why a file cannot be looked at."""
+    """Return why a file cannot be inspected."""
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
     return "does not exist" if missing else f"cannot be opened ({error.strerror})"
 

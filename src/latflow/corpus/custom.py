@@ -137,7 +137,7 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 
 def _seconds(row: Mapping[str, Any], key: str) -> float | None:
-    """Return a time of an utterance; None where there is none."""
+    """Return a time of an utterance; None without one."""
     value = row.get(key)
     if value is None:
         return None

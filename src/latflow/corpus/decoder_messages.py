@@ -91,7 +91,7 @@ class _Sink:
             if alone:
                 self._is_alone = False
             self._turn.notify_all()
-        _tell(written)
+        _log(written)
         return is_sure
 
     def _replace(self) -> None:
@@ -107,8 +107,8 @@ class _Sink:
             os.ftruncate(self._file.fileno(), 0)
 
 
-def _tell(written: bytes) -> None:
-    """Log messages."""
+def _log(written: bytes) -> None:
+    """Log the decoder's messages, the first of many."""
     lines = [line for line in written.decode(errors="replace").split("\n") if line]
     for line in lines[:MAX_LINES]:
         log.info("MP3 decoder: %s", line.strip())
@@ -139,5 +139,5 @@ def _sink() -> _Sink:
         return _made[0]
 
 
-# A child that is forked has a file of its own.
+# A child that is forked has its own file.
 os.register_at_fork(after_in_child=_made.clear)

@@ -106,7 +106,7 @@ def _list_files(
 
 
 def _why_alone(suffix: str | None) -> tuple[str, str]:
-    """Say why a recording has no transcript, and what to do.
+    """Return why a recording has no transcript, and the remedy.
 
     Args:
         suffix: of another file beside it that has its name.

@@ -57,7 +57,7 @@ class CutLine(JsonItem):
 
     Attributes:
         speaker: its id where none is known, as in Kaldi.
-        text: empty where there is none.
+        text: empty without one.
     """
 
     speaker: str

@@ -1,6 +1,6 @@
 """Audio in files that libsndfile does not know: m4a, webm, and the like.
 
-FFmpeg's libraries decode them, by PyAV, in a process of their own
+FFmpeg's libraries decode them, by PyAV, in their own process
 (`latflow.corpus.media_decoder`), which has the open file and no name of any. Its memory
 is limited, and so is the time that it may take for the next samples. The format is
 recognized from the first bytes of the file, never from its name; playlists are not

@@ -1,10 +1,10 @@
 """The program that decodes an audio or video file by FFmpeg's libraries (PyAV).
 
-`latflow.corpus.media` starts it, in a process of its own: what a file does to FFmpeg
-ends with it. It imports nothing of latflow. The file is its standard input; arguments
-are the folder of PyAV and FFmpeg's name of the format, so that no other format, no
-playlist and no other file or address is ever opened. To its output it writes records,
-each one byte of a kind, four of a length (little-endian), and as many of content:
+`latflow.corpus.media` starts it, in its own process: what a file does to FFmpeg ends
+with it. It imports nothing of latflow. The file is its standard input; arguments are
+the folder of PyAV and FFmpeg's name of the format, so that no other format, no playlist
+and no other file or address is ever opened. To its output it writes records, each one
+byte of a kind, four of a length (little-endian), and as many of content:
 
     H   {"rate", "channels"} as JSON, first
     S   samples, float32, of all channels in turn
@@ -143,7 +143,7 @@ def _refuse(url: str, *_: Any) -> Any:
 
 
 def _decodes_audio(av: Any, name: str) -> bool:
-    """Tell whether a codec decodes audio."""
+    """Return whether a codec decodes audio."""
     try:
         return av.Codec(name, "r").type == "audio"
     except ValueError:  # only encodes

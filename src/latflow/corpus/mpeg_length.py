@@ -54,7 +54,7 @@ class _Frame(NamedTuple):
 
 
 def is_mpeg(stream: BinaryIO) -> bool:
-    """Tell whether a file looks like MP3, by its first bytes."""
+    """Return whether a file looks like MP3, by its first bytes."""
     stream.seek(0)
     head = stream.read(3)
     return head == b"ID3" or (head[:1] == b"\xff" and head[1:2] >= b"\xe0")
@@ -157,7 +157,7 @@ def _frames(stream: BinaryIO, at: int, rate: int) -> Iterator[_Frame]:
 def _is_next(
     stream: BinaryIO, at: int, frame: _Frame, rate: int, *, is_sure: bool
 ) -> bool:
-    """Tell whether a frame is whole, and of those before it.
+    """Return whether a frame is whole, and of those before it.
 
     Args:
         stream: the file.

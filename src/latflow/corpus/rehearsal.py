@@ -144,7 +144,7 @@ class Rehearsal(CorpusWriter):
 
     @property
     def severity(self) -> Literal["error", "warning"]:
-        """Tell whether a fault stops the preparation."""
+        """Return whether a fault stops the preparation."""
         return "warning" if self._checks.on_bad_utterance == "skip" else "error"
 
     _bar = staticmethod(partial(progress, delay=1.0))

@@ -1,6 +1,6 @@
 """Pairs of audio and transcript in a tree of files that no source of corpora reads.
 
-Corpora come in many layouts: transcripts in a tree of their own (VCTK), one file for a
+Corpora come in many layouts: transcripts in their own tree (VCTK), one file for a
 chapter (LibriSpeech's `.trans.txt`), for a session (`PROMPTS` of VoxForge), for the
 whole (`metadata.csv` of LJ Speech, Festival's `txt.done.data`), or in JSON. What they
 share is that a transcript's line, or its file, has the name of the audio. `find_pairs`

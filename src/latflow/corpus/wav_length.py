@@ -120,7 +120,7 @@ def _end(stream: BinaryIO, samples: _Samples, size: int) -> int | None:
 
 
 def _is_trailer(stream: BinaryIO, at: int, size: int, samples: _Samples) -> bool:
-    """Tell whether what follows the samples that the header knows is no sample."""
+    """Return whether what follows the samples that the header knows is no sample."""
     if size - at < max(8, samples.block):
         return samples.claimed > 0
     starts = [at, at + 1] if samples.claimed % 2 else [at]
@@ -157,7 +157,7 @@ def _trailer(stream: BinaryIO, begin: int, size: int) -> int:
 
 
 def _goes_to(stream: BinaryIO, at: int, size: int) -> bool:
-    """Tell whether chunks follow each other from a place to the end of the file."""
+    """Return whether chunks follow each other from a place to the end of the file."""
     if at + 8 > size:
         return False
     while at + 8 <= size:

@@ -8,7 +8,7 @@ prints on standard error goes to the log. A message is
 all little-endian; the header names its `message` and lists the `arrays` that follow, in
 order: [name, type, shape]. `docs/criteria.md` describes the messages.
 
-Each thread that evaluates has a process of its own, started when it is first needed.
+Each thread that evaluates has its own process, started when it is first needed.
 
 Source: the exchange is that of RASR's sequence training with RETURNN
 (`SprintErrorSignals`): log-likelihoods there, loss and error signal back.

@@ -175,7 +175,7 @@ class LfmmiOptions(Options):
 
 
 class CustomOptions(LossOptions):
-    """A class of your own, see docs/criteria.md."""
+    """A custom class, see docs/criteria.md."""
 
     type: Literal["custom"] = "custom"
     path: Annotated[str, Field(pattern=LOCATION)]
@@ -191,7 +191,7 @@ class CustomOptions(LossOptions):
 
 
 class ExternalOptions(LossOptions):
-    """A program of your own, spoken to over pipes, see docs/criteria.md."""
+    """A custom program, spoken to over pipes, see docs/criteria.md."""
 
     type: Literal["external"] = "external"
     command: Annotated[tuple[Text, ...], Field(min_length=1)]

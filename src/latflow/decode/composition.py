@@ -177,7 +177,7 @@ _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
 @njit(cache=True, nogil=True, allocates=False)
 def is_composed(graph: Composition) -> bool:
-    """Tell whether arcs are made when they are asked for."""
+    """Return whether arcs are made when they are asked for."""
     return len(graph.keys) > 0
 
 

@@ -123,8 +123,8 @@ def advance(
         the last frame has no tokens.
 
     Raises:
-        MemoryError: there is none, or the store would be larger than it may; then both
-            are half done.
+        MemoryError: there is too little, or the store would be larger than it may; then
+            both are half done.
     """
     walk = _walk_on(graph)
     store = with_capacity(store, frames=store.counts[FRAMES] + len(log_likes))

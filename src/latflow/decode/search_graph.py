@@ -259,7 +259,7 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
 
 
 def _is_sound(graph: SearchGraph) -> bool:
-    """Tell whether a search stays within the arrays; packages are anybody's files."""
+    """Return whether a search stays within the arrays; packages are anybody's files."""
     num_states, num_arcs = len(graph.final), len(graph.arcs)
     if not 0 <= graph.start < num_states:
         return False

@@ -144,7 +144,7 @@ class Engine:
         self._keep(holder[0])
 
     def clear(self) -> None:
-        """Give up memory that no search holds."""
+        """Release memory that no search holds."""
         self.stores.clear()
         with self._lock:
             self._scratches.clear()
@@ -202,7 +202,7 @@ class Session:
         return 0 if self._store is None else tokens.num_bytes(self._store)
 
     def limit(self, most: int) -> None:
-        """Have the search fail by a MemoryError where it would have more bytes."""
+        """Make the search raise MemoryError where it would take more bytes."""
         self._open_store().counts[tokens.MOST] = most
 
     def advance(self, log_likes: np.ndarray) -> None:
@@ -298,7 +298,7 @@ class Session:
         return Decoded(lattice, reached_final, expanded / num_frames)
 
     def close(self) -> None:
-        """Give up what the session holds; no more calls after that but this one."""
+        """Release what the session holds; no more calls after that but this one."""
         if self._store is not None:
             self._engine.stores.give(self._store)
             self._store = None

@@ -280,7 +280,7 @@ class Graph:
         return cls(header.start, states, arcs, header_properties=header.properties), end
 
     def save(self, path: str | Path, *, is_aligned: bool = False) -> None:
-        """Write a `const` file, whole or not at all.
+        """Write a `const` file atomically.
 
         Args:
             is_aligned: start the two arrays at multiples of 16 bytes, so that a memory

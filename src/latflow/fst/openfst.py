@@ -118,7 +118,7 @@ def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
 
 
 def begins_at(buffer: memoryview, at: int) -> bool:
-    """Tell whether an FST begins at a byte."""
+    """Return whether an FST begins at a byte."""
     return bytes(buffer[at : at + 4]) == struct.pack("<i", FST_MAGIC)
 
 

@@ -311,7 +311,7 @@ class AcousticModel:
         }
 
     def save(self, path: str | Path, *, binary: bool = True) -> None:
-        """Write `final.mdl`, whole or not at all."""
+        """Write `final.mdl` atomically."""
         with KaldiWriter.open(path, binary=binary) as writer:
             self.transitions.write(writer)
             self.gmms.write(writer)

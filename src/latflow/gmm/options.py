@@ -67,7 +67,7 @@ class MonoOptions(TrainingOptions):
 
 
 class TreeOptions(TrainingOptions):
-    """Triphones, with a decision tree of their own."""
+    """Triphones, with their own decision tree."""
 
     alignments: Name
     """Earlier system whose alignments the tree is built from."""

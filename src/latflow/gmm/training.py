@@ -120,7 +120,7 @@ def shortest(store: FrameStore, count: int | None) -> np.ndarray:
         int64[U], ascending; of equally long ones the first in the store are taken.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     lengths = np.diff(store.begin)
     usable = np.flatnonzero(lengths > 0)

@@ -287,7 +287,7 @@ def _refuse(what: str, file: str | Path | None) -> NoReturn:
 
 
 def fault_of(states: Sequence[HmmState]) -> str | None:
-    """Say what keeps these states from being an HMM, or None if nothing does.
+    """Return what keeps these states from being an HMM, or None.
 
     Source: Kaldi `hmm/hmm-topology.cc` (`HmmTopology::Check`).
     """

@@ -215,7 +215,7 @@ class ContextDependency:
             return cls.read(reader)
 
     def save(self, path: str | Path, *, binary: bool = True) -> None:
-        """Write a `tree` file, whole or not at all."""
+        """Write a `tree` file atomically."""
         with KaldiWriter.open(path, binary=binary) as writer:
             self.write(writer)
 

@@ -204,7 +204,7 @@ class TreeStatistics:
         """Return the statistics sorted by event, whatever the order of arrival.
 
         Raises:
-            UserError: there are none.
+            UserError: none were found.
         """
         if not len(self):
             raise UserError(

@@ -195,7 +195,7 @@ def format_floats(values: np.ndarray) -> str:
 
 
 def format_matrix(matrix: np.ndarray) -> str:
-    """Return a matrix[R, C] in brackets, each row on a line of its own."""
+    """Return a matrix[R, C] in brackets, each row on its own line."""
     if matrix.size == 0:
         return " [ ]\n"
     rows = "".join(f"\n  {format_floats(row)}" for row in matrix)

@@ -94,7 +94,7 @@ class KaldiReader(BufferedBytes):
     # -- tokens and numbers ---------------------------------------------------------
 
     def at_end(self) -> bool:
-        """Tell whether nothing but white space is left."""
+        """Return whether nothing but white space is left."""
         return not self.find_word()[0]
 
     def token(self) -> str:
@@ -460,7 +460,7 @@ def _read_int_vector(reader: KaldiReader) -> np.ndarray:
 def write_int_vectors(
     path: str | Path, items: Iterable[tuple[str, Sequence[int] | np.ndarray]]
 ) -> None:
-    """Write a binary archive of integer vectors, whole or not at all."""
+    """Write a binary archive of integer vectors atomically."""
     with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, values in items:
             array = np.asarray(values, np.int32)
@@ -476,7 +476,7 @@ def read_matrices(path: str | Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def write_matrices(path: str | Path, items: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Write a binary archive of matrices [R, C], whole or not at all."""
+    """Write a binary archive of matrices [R, C] atomically."""
     with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, matrix in items:
             stream.write(key.encode() + b" ")
@@ -494,6 +494,6 @@ def read_matrix(path: str | Path) -> np.ndarray:
 
 
 def write_matrix(path: str | Path, matrix: np.ndarray) -> None:
-    """Write a matrix as a binary file, whole or not at all."""
+    """Write a matrix as a binary file atomically."""
     with KaldiWriter.open(path) as writer:
         writer.write_float_matrix(matrix)

@@ -39,7 +39,7 @@ class _Tables:
 
     Attributes:
         start, end: ids of the words that begin and end a sentence.
-        unknown: id of the unknown word; -1 where there is none.
+        unknown: id of the unknown word; -1 without one.
         order: length of the longest n-grams.
         entries: int32[E].
         words: int64[W], place of each word's entry, plus 1; 0 for none.

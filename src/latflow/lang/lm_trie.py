@@ -204,7 +204,7 @@ class LmTrie:
         return labels
 
     def lacks(self, words: np.ndarray) -> np.ndarray:
-        """Tell which word ids the model does not list, bool[N]."""
+        """Return which word ids the model does not list, bool[N]."""
         inside = np.clip(words, 0, len(self.label_of) - 1)
         return (words != inside) | (self.label_of[inside] < 0)
 

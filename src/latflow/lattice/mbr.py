@@ -208,7 +208,7 @@ def minimum_bayes_risk(
 
 
 def _is_settled(sausage: Sausage, positions: np.ndarray) -> bool:
-    """Tell whether no position has a word that is likelier than the present one."""
+    """Return whether no position has a word that is likelier than the present one."""
     present = sausage.entries_of(positions)
     best = sausage.posterior[sausage.best_entries()]
     return bool((present >= 0).all() and (sausage.posterior[present] == best).all())

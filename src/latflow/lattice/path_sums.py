@@ -109,7 +109,7 @@ def best_costs(arcs: ScaledArcs) -> np.ndarray:
     """Return the cost of the best path from the start to each state.
 
     Returns:
-        float64[S + 1]; inf where there is none; that to the end in the last entry.
+        float64[S + 1]; inf without one; that to the end in the last entry.
 
     Raises:
         UserError: no path leads to a final state.

@@ -214,7 +214,7 @@ def _arcs_by_frame(
     Args:
         arc_begin: int64[S + 1].
         frame: int32[S].
-        transition_id: int32[A]; 0 where there is none.
+        transition_id: int32[A]; 0 without one.
         weights: float64[A].
         num_frames: T; dead ends can be longer, and are left out.
 
@@ -309,7 +309,7 @@ def write_posteriors(
     *,
     binary: bool = True,
 ) -> None:
-    """Write a Kaldi archive of posteriors, whole or not at all; weights as float32.
+    """Write a Kaldi archive of posteriors atomically; weights as float32.
 
     Args:
         path: the archive; gzipped if its name ends in `.gz`.

@@ -245,7 +245,7 @@ def _slot(nodes: np.ndarray, table: np.ndarray, key: tuple[int, int, int]) -> in
 
     Args:
         nodes: int64[., 6].
-        table: int64[2^k], number of a node, -1 where there is none.
+        table: int64[2^k], number of a node, -1 without one.
         key: lattice state, old and new history.
     """
     mixed = np.uint64(key[0]) * np.uint64(0x9E3779B97F4A7C15)

@@ -39,7 +39,7 @@ def without_unsure_words(
         acoustic_scale: factor on acoustic costs.
 
     Returns:
-        The lattice of the other paths; the given one where there are none.
+        The lattice of the other paths; the given one if there are none.
 
     Raises:
         UserError: no path leads to a final state, or a cost is NaN or -inf.

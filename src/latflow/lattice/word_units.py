@@ -122,7 +122,7 @@ class Rule(ABC):
 
     @abstractmethod
     def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
-        """Tell whether to read on though these units could be output."""
+        """Return whether to read on though these units could be output."""
 
     @abstractmethod
     def advance(
@@ -132,7 +132,7 @@ class Rule(ABC):
 
     @abstractmethod
     def is_silence(self, phone: int) -> bool:
-        """Tell whether a phone belongs to no word."""
+        """Return whether a phone belongs to no word."""
 
     def forced(self, state: ComputationState) -> list[Unit]:
         """Return the rest at the end of a path as one unit; none if no frame is left.
@@ -209,7 +209,7 @@ class BoundaryRule(Rule):
         return ComputationState(state.ids + ids, words)
 
     def is_silence(self, phone: int) -> bool:
-        """Tell whether it is a nonword phone."""
+        """Return whether it is a nonword phone."""
         return phone in self._silences
 
 
@@ -249,7 +249,7 @@ class LexiconRule(Rule):
         return found
 
     def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
-        """Tell whether the phones may be the beginning of the first word."""
+        """Return whether the phones may be the beginning of the first word."""
         del units
         if not state.words or not state.ids:
             return True
@@ -269,7 +269,7 @@ class LexiconRule(Rule):
         return ComputationState(state.ids + ids, words, len(phones), not state.words)
 
     def is_silence(self, phone: int) -> bool:
-        """Tell whether it is the phone between words."""
+        """Return whether it is the phone between words."""
         return phone == self._silence
 
     def _entries(self, word: int) -> set[tuple[int, ...]]:

@@ -328,7 +328,7 @@ def _inputs(given: Any, location: Location) -> tuple[str, ...]:
 
 
 def _has_classes(class_name: str, given: Mapping[str, Any]) -> bool:
-    """Tell whether a layer's size is its target's number of classes."""
+    """Return whether a layer's size is its target's number of classes."""
     is_linear = class_name == "linear" and "loss" in given and "size" not in given
     return class_name == "output" or is_linear
 

@@ -334,7 +334,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the files with parameters.
 
     Raises:
-        UserError: there are none, or only such that could run code when they are read.
+        UserError: none were found, or only such that could run code when they are read.
     """
     index = folder / f"{WEIGHTS}.index.json"
     bundle = _torchaudio_file(folder)

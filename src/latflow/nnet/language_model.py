@@ -169,7 +169,7 @@ class NeuralLm:
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Write the folder, whole or not at all."""
+        """Write the folder atomically."""
         state = self.network.state_dict()
         weights = {name: v.detach().to("cpu", copy=True) for name, v in state.items()}
         meta = {**self.meta, "options": self.options.values()}

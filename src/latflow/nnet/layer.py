@@ -306,8 +306,8 @@ class Layer(nn.Module, ABC):
         COMBINE: how several inputs become one: `concat` (side by side), `add`, or
             `multiply`.
         STACK: the option that says how many copies stand one after another, if any.
-        IS_DEEP: whether layer-wise pretraining counts it as a layer of its own; others
-            (a norm, dropout, splicing) come with the layer before them.
+        IS_DEEP: whether layer-wise pretraining counts it as its own layer; others (a
+            norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
         PADS_ZEROS: whether zeros that stand before and behind a sequence, as context,

@@ -55,7 +55,7 @@ class AcousticNetwork:
 
     Attributes:
         network: in evaluation mode.
-        log_priors: float32 [K] on the network's device; None where there are none.
+        log_priors: float32 [K] on the network's device; None without any.
         meta: the contents of meta.json.
     """
 
@@ -206,14 +206,14 @@ def save_model(
     priors: np.ndarray | None,
     meta: Mapping[str, Any],
 ) -> None:
-    """Write a model folder, whole or not at all.
+    """Write a model folder atomically.
 
     Args:
         folder: where; what stands there is replaced.
         network: the network.
         description: what it was made from.
         priors: [K], shares or counts of the first output's classes; made to sum to 1.
-            None where there are none.
+            None without any.
         meta: more for meta.json, values that JSON knows.
 
     Raises:

@@ -6,8 +6,8 @@ frames that the outputs need, so that strides of layers only widen the shifts be
 them. Every affine map becomes a `FixedAffineComponent`, batch normalization with its
 running statistics a scale and an offset: the same numbers, to be run, not trained on.
 
-The i-vector that follows the features of a frame is an input of its own, of which Kaldi
-has one at a time: `ReplaceIndex(ivector, t, 0)`.
+The i-vector that follows the features of a frame is its own input, of which Kaldi has
+one at a time: `ReplaceIndex(ivector, t, 0)`.
 
 Beyond an utterance's ends Kaldi repeats the features' first and last frame, as
 networks with `edges: repeat` do; others cannot be written.

@@ -160,7 +160,7 @@ class _Builder:
         return dim, self._dims[FRAME] - dim
 
     def _has_ivectors(self) -> bool:
-        """Tell whether a node reads i-vectors."""
+        """Return whether a node reads i-vectors."""
         nodes = self._file.nodes
         if nodes.get(_IVECTOR) is None or nodes[_IVECTOR].kind != "input":
             return False

@@ -78,7 +78,7 @@ class ReturnnConfig:
         """Return the network's layers.
 
         Raises:
-            UserError: there is none, or code makes it.
+            UserError: none was found, or code makes it.
         """
         for name in ("network", "get_network"):
             if name in self.code:
@@ -140,7 +140,7 @@ def _read_json(text: str, path: Path) -> ReturnnConfig:
 
 
 def _is_network(values: Mapping[str, Any]) -> bool:
-    """Tell whether all that a file has is layers."""
+    """Return whether all that a file has is layers."""
     return bool(values) and all(
         isinstance(value, Mapping) and "class" in value for value in values.values()
     )

@@ -92,12 +92,12 @@ class Keys:
         return self.given[key]
 
     def rename(self, key: str, text: str) -> None:
-        """Say where the value of a key stands now."""
+        """Note where the value of a key stands now."""
         if key in self.given:
             self.used[key] = ("renamed", text)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Say why a key is of no importance."""
+        """Note why a key does not matter."""
         self.used[key] = ("left out", reason)
 
     def number(self, key: str, name: str, default: Any = ...) -> int:

@@ -69,7 +69,7 @@ class ConvertedNetwork:
 
     @property
     def is_refused(self) -> bool:
-        """Tell whether a key cannot be done."""
+        """Return whether a key cannot be done."""
         return any(row.fate == "refused" for row in self.rows)
 
 
@@ -96,7 +96,7 @@ def convert_network(
 
 
 def _convert_parts(converted: ConvertedNetwork) -> None:
-    """Have layers read features that stand side by side, where there are several.
+    """Make layers read features side by side, where there are several.
 
     Until now their inputs are `data` and `data:<name>`.
     """
@@ -118,7 +118,7 @@ def _convert_parts(converted: ConvertedNetwork) -> None:
 
 
 def _put_window(converted: ConvertedNetwork, size: int) -> None:
-    """Have all layers that read the features read windows of them."""
+    """Make all layers that read the features read windows of them."""
     name = _free("window", converted.layers)
     for layer in converted.layers.values():
         layer["from"] = [name if one == "data" else one for one in layer["from"]]
@@ -425,7 +425,7 @@ def _stream(source: str) -> str:
 
 
 def _has_class(layer: object) -> bool:
-    """Tell whether an entry of a network is a layer."""
+    """Return whether an entry of a network is a layer."""
     return isinstance(layer, Mapping) and isinstance(layer.get("class"), str)
 
 

@@ -164,7 +164,7 @@ def _rate(key: tuple[str, str], table: pd.DataFrame, found: Comparison) -> Row:
 
 
 def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
-    """Say which utterances of a set cannot be compared."""
+    """Report which utterances of a set cannot be compared."""
     if joined.differing:
         together = len(joined.table) + len(joined.differing)
         yield Note(

@@ -1,6 +1,6 @@
 """Model of what a job costs, fitted on the jobs of earlier runs.
 
-Each rule has a line of its own over the amount of work of its jobs:
+Each rule has its own line over the amount of work of its jobs:
 
 * a job that goes over speech: hours of it, times passes (epochs, iterations of EM),
   times the network's parameters where it trains one;

@@ -82,7 +82,7 @@ def headline(results: Results) -> Headline:
 
 
 def decision_section(results: Results) -> Section:
-    """Say which system to ship, and what to try next."""
+    """Report which system to ship, and what to try next."""
     section = Section("decision", "Which system to ship", "")
     decision = results.decision
     if decision is None:
@@ -109,7 +109,7 @@ def decision_section(results: Results) -> Section:
 
 
 def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
-    """Say the answer in a sentence or two."""
+    """Return the answer in a sentence or two."""
     system, test = decision.system, decision.test
     rate = decision.rates[system, test]
     waiting = [one for one in decision.systems if (one, "dev") not in decision.rates]
@@ -169,7 +169,7 @@ def _how_sure(results: Results, decision: Decision) -> str:
 
 
 def _reading(chosen: str, other: str, found: Comparison) -> str:
-    """Say which of two systems is better."""
+    """Return which of two systems is better."""
     interval = found.low, found.high
     sides = f"{chosen} is better", f"{other} is better"
     return reading(found.difference, found.p_value, interval, sides)

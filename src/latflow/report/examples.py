@@ -127,7 +127,7 @@ def _candidates(results: Results, name: str) -> dict[str, Cut]:
 
 
 def _has_audio(cut: Cut) -> bool:
-    """Tell whether a cut has audio, and is not of a corpus of HDF5 files."""
+    """Return whether a cut has audio, and is not of a corpus of HDF5 files."""
     recording = cut.recording if isinstance(cut, MonoCut) else None
     return recording is None or bool(recording.sources)
 

@@ -23,7 +23,7 @@ Findings = Iterator[tuple[str, str]]  # what was found, what to try
 
 
 def failures(results: Results, rates: Rates) -> list[str]:
-    """Tell which networks training on lattices made far worse on dev, and how far."""
+    """Report which networks training on lattices made far worse on dev."""
     sentences = []
     for system, options in results.options.nnet.systems.items():
         if not isinstance(options, SequenceSystemOptions):

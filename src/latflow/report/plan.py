@@ -319,7 +319,7 @@ def _duration(seconds: float) -> str:
 
 
 def _error(figures: pd.DataFrame) -> str:
-    """Tell how far the model is wrong: each run predicted from the others."""
+    """Report the model's error: each run predicted from the others."""
     factors = error_factors(leave_one_out(figures))
     if not factors:
         return "One earlier run: how far the model is off is unknown."

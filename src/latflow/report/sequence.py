@@ -93,7 +93,7 @@ _LANGUAGE_MODELS = {
 
 
 def sequence_section(results: Results) -> Section | None:
-    """Show the training of networks on lattices; None where there is none."""
+    """Show the training of networks on lattices; None without one."""
     recipe = results.recipe
     systems = {
         name: network.options

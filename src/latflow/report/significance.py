@@ -62,7 +62,7 @@ def reading(
     interval: tuple[float, float],
     sides: tuple[str, str] = ("better", "worse"),
 ) -> str:
-    """Say a difference of word error rates in words; below 0 the new one is better.
+    """Describe a difference of word error rates; below 0 the new one is better.
 
     The interval is of this comparison alone, p of all: one may exclude 0 where the
     other says that among so many one such difference is to be expected.
@@ -78,7 +78,7 @@ def reading(
 
 
 def read_comparison(found: Comparison) -> str:
-    """Say a comparison in words, see `reading`."""
+    """Describe a comparison in words, see `reading`."""
     return reading(found.difference, found.p_value, (found.low, found.high))
 
 

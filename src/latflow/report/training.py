@@ -218,7 +218,7 @@ def _alignment_blocks(system: str, found: Alignment) -> list[Block]:
 
 
 def networks_section(results: Results) -> Section | None:
-    """Show networks, and how they were trained; None where there are none."""
+    """Show networks, and how they were trained; None without any."""
     all_kinds = ("ce", "ctc", "attention", "lfmmi")
     kinds = {kind: results.recipe.networks_of(kind) for kind in all_kinds}
     names = [name for own in kinds.values() for name in own]
@@ -418,7 +418,7 @@ def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]
 
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     options = results.options.nnet.systems[name]
-    # others have a section of their own
+    # others have their own section
     assert not isinstance(options, SequenceSystemOptions)
     last = log.epochs[-1] if log.epochs else None
     meta = read_json(results / f"nnet/{name}/meta.json", NetworkMeta)

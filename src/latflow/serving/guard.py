@@ -76,7 +76,7 @@ class Connections:
             self._end(next(iter(self._waiting)))
 
     def wait(self, transport: asyncio.Transport) -> None:
-        """Have a connection say what it wants, in time."""
+        """Require a request from a connection in time."""
         self.cancel_timer(transport)
         if transport in self._open:
             loop = asyncio.get_running_loop()

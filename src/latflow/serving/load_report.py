@@ -79,7 +79,7 @@ class LoadReport:
     client_load: float
 
     def holds(self, p95: float) -> bool:
-        """Tell whether nothing was lost, and the latency's p95 is within a limit."""
+        """Return whether nothing was lost, and the latency's p95 is within a limit."""
         return not self.errors and self.latency.get("p95", np.inf) <= p95
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ class Utterance:
         name: utterance id, or path of the file.
         samples: int16[L].
         sample_rate: in Hz.
-        words: its transcript; None where there is none.
+        words: its transcript; None without one.
     """
 
     name: str
@@ -270,7 +270,7 @@ class Clock:
 async def exchange(
     server: Server, utterance: Utterance, options: LoadOptions
 ) -> Exchange:
-    """Send an utterance in a session of its own and take the answers.
+    """Send an utterance in its own session and take the answers.
 
     Never raises for a server's fault; it stands in the result.
     """

@@ -34,7 +34,7 @@ class AddressSpace:
         self._lock = threading.Lock()
 
     def has(self, size: int) -> bool:
-        """Tell whether work may take this many bytes; give up spares for it."""
+        """Return whether work may take this many bytes; give up spares for it."""
         if self._left() >= size:
             return True
         for spare in self.spares:

@@ -431,7 +431,7 @@ def open_model(model: str | Path) -> Iterator[MfaModel]:
             below `$MFA_ROOT_DIR` or `~/Documents/MFA`.
 
     Raises:
-        UserError: there is none, it is damaged, or it lacks a file.
+        UserError: none was found, it is damaged, or it lacks a file.
     """
     source = _find(model)
     if source.is_dir():

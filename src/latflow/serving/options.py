@@ -32,7 +32,7 @@ class LanguageOptions(Options):
     phrases: tuple[Text, ...] = ()
     """Phrases that are favoured: in the search where the package's graph is composed
     (`decode.composition: lookahead`), else among the hypotheses of final results. A
-    phrase may end with a boost of its own, `new york :3`."""
+    phrase may end with its own boost, `new york :3`."""
     phrase_boost: _Boost = 4.0
     """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
     units of the language model's costs)."""
@@ -140,8 +140,8 @@ class ServerOptions(Options):
     device: Literal["cpu", "cuda", "auto"] = "auto"
     """Device of the network; `auto` for a GPU where there is one."""
     scorer: Annotated[Literal["auto", "on", "off"], SWITCH] = "auto"
-    """Network in a process of its own, for all workers, one for each GPU; `auto` for
-    where it is on a GPU, `off` for a network in each worker."""
+    """Network in its own process, for all workers, one for each GPU; `auto` for where
+    it is on a GPU, `off` for a network in each worker."""
     max_batch: PositiveInt = 64
     """Chunks of sessions that go through the network at a time."""
     max_sessions: PositiveInt = 200

@@ -202,7 +202,7 @@ def write_package(
         (folder / INFO).write_text(text, encoding="utf-8")
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
     _compare_with_parent(files, options.name)
-    _tell_own_code(out_dir, own_code)
+    _warn_of_code(out_dir, own_code)
 
 
 def _add_g2p(model: Path, folder: Path, lang: Lang, options: PackageOptions) -> None:
@@ -279,8 +279,8 @@ def _compare_with_parent(files: PackageFiles, name: str) -> None:
         )
 
 
-def _tell_own_code(package: Path, locations: Iterable[str]) -> None:
-    """Say that a package names code, if it does."""
+def _warn_of_code(package: Path, locations: Iterable[str]) -> None:
+    """Warn if a package names code."""
     if names := ", ".join(dict.fromkeys(locations)):
         log.warning(
             "%s: %s is code that the package names and does not hold: who uses the "

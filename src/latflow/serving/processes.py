@@ -163,7 +163,7 @@ class Processes:
 
 
 def end_with_parent() -> None:
-    """Have this process end in order when the one that started it has gone."""
+    """End this process in order when the one that started it has gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

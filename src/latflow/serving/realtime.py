@@ -135,7 +135,7 @@ class _RealtimeConnection(Connection):
             if refusal.reason not in _PARDONED:
                 raise
             self._service.metrics.refused(refusal.reason)
-            await self._tell(refusal)
+            await self._send_refusal(refusal)
         return True
 
     async def _take(self, event: Mapping[str, Any], began: float) -> None:
@@ -198,7 +198,7 @@ class _RealtimeConnection(Connection):
     # -- turns -------------------------------------------------------------------------
 
     async def _hear(self, events: Sequence[Event], began: float) -> None:
-        """Tell what has come of samples."""
+        """Send the results of samples."""
         finals = 0
         for event in events:
             if isinstance(event, Final):
@@ -262,7 +262,7 @@ class _RealtimeConnection(Connection):
             await self._commit()
 
     async def _commit(self, rest: Sequence[TimedWord] = ()) -> None:
-        """Tell of a turn, and of its words.
+        """Send a turn, and its words.
 
         Args:
             rest: words that no delta has sent.
@@ -289,11 +289,11 @@ class _RealtimeConnection(Connection):
         for name in ("created",) if self._is_old else ("added", "done"):
             await self._emit(f"conversation.item.{name}", **values)
         await self._emit_delta(item, [word.word for word in rest], rest)
-        await self._tell_words(item, segments)
+        await self._send_words(item, segments)
         self._has_deltas = False
 
-    async def _tell_words(self, item: str, segments: Sequence[Segment]) -> None:
-        """Tell all words of a turn, or why there are none."""
+    async def _send_words(self, item: str, segments: Sequence[Segment]) -> None:
+        """Send all words of a turn, or why there are none."""
         texts = [segment.best.text for segment in segments if segment.best.words]
         warnings = [segment.warning for segment in segments if segment.warning]
         if warnings and not texts:
@@ -328,7 +328,7 @@ class _RealtimeConnection(Connection):
         await self._send(json.dumps(event, ensure_ascii=False))
 
     async def _emit_session(self, what: str) -> None:
-        """Tell the settings."""
+        """Send the settings."""
         is_old, settings = self._is_old, self._settings
         values = settings.old_values() if is_old else settings.values()
         kind = f"{'transcription_' if is_old else ''}session.{what}"
@@ -352,7 +352,7 @@ class _RealtimeConnection(Connection):
         kind = f"conversation.item.input_audio_transcription.{what}"
         await self._emit(kind, item_id=item, content_index=0, **values)
 
-    async def _tell(self, refusal: RefusedError) -> None:
+    async def _send_refusal(self, refusal: RefusedError) -> None:
         """Send an error."""
         values = error_values(refusal)["error"]
         await self._emit("error", error={**values, "event_id": self._event_id})

@@ -133,7 +133,7 @@ def _chunking(form: FormData, service: Service) -> dict[str, Any]:
     }
     if not fields and given == "auto":
         return {}
-    try:  # as JSON, or in fields of their own, whose values are texts
+    try:  # as JSON, or in their own fields, whose values are texts
         given = {k: _number(v) for k, v in fields.items()} or json.loads(given)
     except (ValueError, RecursionError):
         given = None

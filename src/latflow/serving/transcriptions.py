@@ -131,7 +131,7 @@ class _Recognition:
         return (*self._audio.notes, *self._form_notes, *warnings)
 
     def close(self) -> None:
-        """Give up what is not recognized."""
+        """Release what is not recognized."""
         self._audio.close()
         if self._session is not None:
             self._session.close()

@@ -117,7 +117,7 @@ class PackageModel:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Have kernels compiled before the first client waits for them."""
+        """Compile kernels before the first client waits for them."""
         rate = self._scheduler.model.sample_rate
         noise = np.random.default_rng(0).normal(0, 300, rate).astype(np.int16)
         self._begin(0)

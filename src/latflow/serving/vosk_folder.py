@@ -127,7 +127,7 @@ class VoskFolder:
 
     @property
     def has_parts(self) -> bool:
-        """Tell whether the graph is in two parts."""
+        """Return whether the graph is in two parts."""
         return not self.hclg.is_file() and (self.graph / "HCLr.fst").is_file()
 
 
@@ -274,7 +274,7 @@ def read_words(found: VoskFolder) -> dict[str, int]:
     """Return the ids of the words: of the graph's symbol table, else of `words.txt`.
 
     Raises:
-        UserError: there are none.
+        UserError: none were found.
     """
     name = "Gr.fst" if found.has_parts else "HCLG.fst"
     words = _output_symbols(found.graph / name)

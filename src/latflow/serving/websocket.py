@@ -242,7 +242,7 @@ class _VoskConnection(Connection):
             await self._send(partial_reply(self._partial))
         self._service.metrics.replied(time.perf_counter() - began, finals=len(finals))
 
-    async def _tell(self, refusal: RefusedError) -> None:
+    async def _send_refusal(self, refusal: RefusedError) -> None:
         """Send the client why no more is answered."""
         await self._send(json.dumps({"error": str(refusal)}, ensure_ascii=False))
 

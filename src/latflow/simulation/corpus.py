@@ -361,7 +361,7 @@ def _as_segment(
 
 
 def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
-    """Return a cut as the whole of a recording of its own, of the cut's id.
+    """Return a cut as the whole of its own recording, of the cut's id.
 
     Args:
         cut: of the utterance.

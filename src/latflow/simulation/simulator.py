@@ -362,7 +362,7 @@ class Simulator:
 
 
 def _is_changed(record: Record, samples: np.ndarray) -> bool:
-    """Tell whether anything is done to an utterance; see the module's docstring."""
+    """Return whether anything is done to an utterance; see the module's docstring."""
     return (
         record.is_simulated and bool(samples.any()) and bool(np.isfinite(samples).all())
     )

@@ -155,7 +155,7 @@ class BatchSource:
         Args:
             found: n utterances.
             what: the target.
-            index: int64 [n], where it is; -1 where there is none.
+            index: int64 [n], where it is; -1 without one.
             ledger: gets the others.
         """
         is_there, ids = index >= 0, self.reader.utt_ids

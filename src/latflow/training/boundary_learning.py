@@ -71,7 +71,7 @@ class Utterance:
         recording: that it is of.
         names: of its N phones.
         times: of the alignment, float64[N + 1].
-        truth: set by hand, float64[N + 1], NaN where there is none.
+        truth: set by hand, float64[N + 1], NaN without one.
         frames: cepstra in short windows, float64[T, D].
     """
 
@@ -143,7 +143,7 @@ def true_boundaries(
         labels: set by hand, in order of time, silences left out.
 
     Returns:
-        float64[N + 1], NaN where there is none.
+        float64[N + 1], NaN without one.
     """
     truth = np.full(len(times), np.nan)
     spoken = [i for i, name in enumerate(names) if name.lower() not in SILENCES]

@@ -197,7 +197,7 @@ class CheckpointStore:
         return whole["state"]
 
     def latest(self) -> tuple[Position, State] | None:
-        """Return the newest checkpoint; None where there is none.
+        """Return the newest checkpoint; None without one.
 
         Files that a killed job was writing are removed.
 

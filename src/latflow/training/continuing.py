@@ -1,8 +1,8 @@
 """Go on with a training under other options: `training.continue_from: last`.
 
 An unchanged training goes on by itself. One whose learning rate, say, was changed is
-another training, with a folder of checkpoints of its own: there the checkpoints of the
-last training of the same network are taken over, with a record of what has changed. The
+another training, with its own folder of checkpoints: there the checkpoints of the last
+training of the same network are taken over, with a record of what has changed. The
 record is part of what identifies the new training, and a line of its log.
 """
 
@@ -72,7 +72,7 @@ def keep_finished(folder: Path) -> None:
 def continue_last(
     checkpoints: Path, folder: Path, identity: Mapping[str, Any]
 ) -> Continued:
-    """Have a training go on from the last one of the same network.
+    """Continue a training from the last one of the same network.
 
     Where it has begun already, it goes on from its own checkpoints.
 
@@ -167,12 +167,12 @@ def _changes(
 
 
 def _may_change(key: str) -> bool:
-    """Tell whether a training may go on when the value of a path has changed."""
+    """Return whether a training may go on when the value of a path has changed."""
     return any(_is_below(key, name) for name in _MAY_CHANGE)
 
 
 def _is_below(key: str, name: str) -> bool:
-    """Tell whether a path is another one, or leads into it."""
+    """Return whether a path is another one, or leads into it."""
     return key == name or key.startswith(f"{name}.")
 
 

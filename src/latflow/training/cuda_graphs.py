@@ -216,7 +216,7 @@ class _Replay(torch.autograd.Function):
 
 
 def is_capturable(network: nn.Module) -> bool:
-    """Tell whether all layers of a network compute without asking the device.
+    """Return whether all layers of a network compute without asking the device.
 
     A class speaks for itself alone: what is derived from it may do anything.
     """

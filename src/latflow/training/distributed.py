@@ -87,7 +87,7 @@ class Backend:
         return sums.tolist()
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - a flag is the matter
-        """Tell whether a flag is true on some rank."""
+        """Return whether a flag is true on some rank."""
         return self.all_reduce_numbers([float(flag)])[0] > 0
 
 

@@ -222,8 +222,8 @@ def epoch_batches(
 
     Args:
         lengths: int [N], words of the sentences with their ends.
-        batch_words: sentences x longest of a batch, at most; a longer sentence is a
-            batch of its own.
+        batch_words: sentences x longest of a batch, at most; a longer sentence is its
+            own batch.
         seed: of the training.
         epoch: from 1; 0 for the order of the lengths (evaluation).
     """

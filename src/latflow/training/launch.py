@@ -317,7 +317,7 @@ def _start(
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have the kernel send a signal to this process when its parent ends (Linux).
+    """Make the kernel send a signal to this process when its parent ends (Linux).
 
     Args:
         number: of the signal.

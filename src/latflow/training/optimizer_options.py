@@ -141,7 +141,7 @@ class RadamOptions(Options):
 
 
 class AdadeltaOptions(Options):
-    """Adadelta; its learning rate is a factor on steps of a length of their own, 1."""
+    """Adadelta; its learning rate is a factor on the steps that it computes, 1."""
 
     type: Literal["adadelta"] = "adadelta"
     rho: ProperFraction = 0.9
@@ -277,7 +277,7 @@ class EdenSchedule(Options):
 
 
 class CustomSchedule(Options):
-    """A function of your own, see docs/training.md."""
+    """A custom function, see docs/training.md."""
 
     type: Literal["custom"] = "custom"
     path: Annotated[str, Field(pattern=LOCATION)]

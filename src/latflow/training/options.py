@@ -141,9 +141,9 @@ class TrainingOptions(Options):
     what dev is evaluated with, and the finished model. null for the parameters as they
     are."""
     ensemble: PositiveInt = 1
-    """Networks that are trained in this way, with seeds of their own, and made one by
-    the mean of their scores. On a processor they are trained side by side, so many that
-    no thread is idle. The decoded output has to be of class `output`."""
+    """Networks that are trained in this way, with their own seeds, and made one by the
+    mean of their scores. On a processor they are trained side by side, so many that no
+    thread is idle. The decoded output has to be of class `output`."""
     priors: Literal["posteriors", "alignments"] = "posteriors"
     """Prior of the classes: the mean of the network's posteriors on the training data
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
@@ -244,8 +244,8 @@ class CeSystemOptions(Options):
 class CtcSystemOptions(Options):
     """Predict the phones of the transcripts in order, at any frame (CTC).
 
-    No alignments are needed. The network has a tree and a graph of its own: labels are
-    the phones of the lexicon, and a blank.
+    No alignments are needed. The network has its own tree and graph: labels are the
+    phones of the lexicon, and a blank.
     """
 
     type: Literal["ctc"] = "ctc"
@@ -283,8 +283,8 @@ class CtcSystemOptions(Options):
 class AttentionSystemOptions(Options):
     """Predict units of the transcripts one after another, by a decoder with attention.
 
-    No alignments are needed. Decoding is a beam search of its own, along the words of
-    the lexicon and with the language model of the section `lm` (see docs/training.md).
+    No alignments are needed. Decoding is a separate beam search, along the words of the
+    lexicon and with the language model of the section `lm` (see docs/training.md).
     """
 
     type: Literal["attention"] = "attention"
@@ -322,7 +322,7 @@ class AttentionSystemOptions(Options):
 class LfmmiSystemOptions(Options):
     """Discriminate phone sequences from all others (lattice-free MMI, Kaldi's chain).
 
-    The network has a tree and graphs of its own.
+    The network has its own tree and graphs.
     """
 
     type: Literal["lfmmi"] = "lfmmi"

@@ -85,7 +85,7 @@ def epoch_order(
 def _is_in_subset(
     share: float, num_sequences: int, seed: int, begin: np.ndarray | None
 ) -> np.ndarray:
-    """Tell which sequences are of a share of the utterances: bool [num_sequences]."""
+    """Return which sequences are of a share of the utterances: bool [num_sequences]."""
     num_utterances = num_sequences if begin is None else len(begin) - 1
     generator = np.random.default_rng([seed, _SUBSET_KEY])
     is_in = generator.permutation(num_utterances) < math.ceil(share * num_utterances)

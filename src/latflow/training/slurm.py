@@ -88,7 +88,7 @@ def horovod_meeting() -> Iterator[dict[str, str]]:
         """
 
         def do_DELETE(self) -> None:  # noqa: N802 - the name that http.server calls
-            """Say yes."""
+            """Answer 200."""
             self.send_status_code(http.OK)
 
     with http.RendezvousHTTPServer(("", 0), Board, 0) as server:

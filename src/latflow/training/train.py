@@ -1,4 +1,4 @@
-"""Stage `train_network`: outputs with losses of their own, against given targets.
+"""Stage `train_network`: outputs with their own losses, against given targets.
 
 Cross-entropy against the labels of alignments, CTC and decoders with attention against
 transcripts, squared error against features.
@@ -275,7 +275,7 @@ def _write_labels(job: NetworkJob) -> None:
     """Write the labels that outputs learn beside the checkpoints.
 
     Raises:
-        UserError: there are none for an output, or those of dev do not fit.
+        UserError: an output has none, or those of dev do not fit.
     """
     given, names = job.labels, [x.target for x in job.losses if x.name == "ce"]
     lacks = [name for name in names if given is None or not (given / name).is_dir()]

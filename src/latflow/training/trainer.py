@@ -177,7 +177,7 @@ class Trainer:
     # --- epochs -------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Tell whether there is no epoch left to make."""
+        """Return whether there is no epoch left to make."""
         if is_exhausted(self._choice.judged, self.options.patience):
             return True
         return self._now.position.epoch > self.options.epochs

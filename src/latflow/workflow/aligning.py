@@ -228,7 +228,7 @@ def run_recipe(
 
 @contextmanager
 def _ending_with_us(process: subprocess.Popen[str], stream: TextIO) -> Iterator[None]:
-    """Have Snakemake end, in order, when this process gets a signal; then end by it.
+    """Pass signals of this process on to Snakemake, and end by them after it.
 
     A signal to this process alone would else leave Snakemake and its jobs behind.
     """

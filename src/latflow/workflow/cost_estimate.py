@@ -62,7 +62,7 @@ class CostEstimate:
         return json.loads(printed)
 
     def stop(self) -> None:
-        """Give up; the run has ended."""
+        """Stop the estimate; the run has ended."""
         self._is_over = True
         if self._process is not None:
             self._process.kill()

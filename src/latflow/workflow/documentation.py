@@ -45,7 +45,7 @@ _TABLE = ["| key | meaning | type and range | default |", "|---|---|---|---|"]
 
 
 def _is_section(schema: Mapping[str, Any]) -> bool:
-    """Return whether a property of the recipe is a section of its own."""
+    """Return whether a property of the recipe is a section."""
     return bool({"$ref", "oneOf", "patternProperties"} & schema.keys())
 
 

@@ -19,7 +19,7 @@ _LOG_ERROR: Any = GroupJob.log_error
 
 
 def tell_reasons() -> None:
-    """Have this process's Snakemake show why a group job failed."""
+    """Make this process's Snakemake show why a group job failed."""
 
     def log_error(group: Any, msg: str | None = None, **known: Any) -> None:
         """Show the reason, then what Snakemake shows of a group."""

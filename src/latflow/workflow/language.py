@@ -52,7 +52,7 @@ class LanguageModel:
 
     @property
     def is_neural(self) -> bool:
-        """Tell whether it is a network."""
+        """Return whether it is a network."""
         return isinstance(self.written, NeuralLmOptions)
 
     @property
@@ -234,7 +234,7 @@ class Language:
 
     @property
     def generates_pronunciations(self) -> bool:
-        """Tell whether words that the lexicon lacks get pronunciations."""
+        """Return whether words that the lexicon lacks get pronunciations."""
         return self.options.g2p.num_pronunciations > 0
 
     @property

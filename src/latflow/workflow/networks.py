@@ -88,7 +88,7 @@ class Network(System):
 
     @property
     def has_full_scale(self) -> bool:
-        """Tell whether it is searched with an acoustic scale of 1.
+        """Return whether it is searched with an acoustic scale of 1.
 
         So are those that learnt whole sequences from the start: by LF-MMI or CTC.
         """
@@ -373,7 +373,7 @@ class Network(System):
 
 @dataclass(frozen=True, eq=False)
 class BaseNetwork(Network):
-    """A network with a description of its own, which others may go on from."""
+    """A network with its own description, which others may go on from."""
 
     options: (
         AttentionSystemOptions | CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions

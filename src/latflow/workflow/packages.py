@@ -127,7 +127,7 @@ class PackagePlan:
 
     @property
     def only_aligns(self) -> bool:
-        """Tell whether the package aligns, but does not recognize.
+        """Return whether the package aligns, but does not recognize.
 
         So do those of GMM systems that adapt to speakers, in two passes.
         """
@@ -135,7 +135,7 @@ class PackagePlan:
 
     @property
     def knows_one_volume(self) -> bool:
-        """Tell whether a network learns speech as loud as it was recorded alone.
+        """Return whether a network learns speech as loud as it was recorded alone.
 
         Where neither CMVN takes the volume away nor training varies it, softer speech
         is misrecognized (docs/serving.md, "Volumes").

@@ -23,7 +23,7 @@ _ABSENT = object()
 
 
 def name_changes() -> None:
-    """Have this process's Snakemake name what differs between params."""
+    """Make this process's Snakemake name what differs between params."""
 
     def text(change: ParamsChange) -> str:
         """Return the line on changed params."""

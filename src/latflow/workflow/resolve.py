@@ -231,7 +231,7 @@ class _Resolver:
         if isinstance(options.criterion, TeacherOptions):
             named = options.criterion.teacher
             teacher = self._earlier("criterion.teacher", named, self.networks)
-        # A base with a tree of its own makes the alignments itself: those that it was
+        # A base with its own tree makes the alignments itself: those that it was
         # trained on are of another tree.
         aligner = base if base.has_own_tree else base.aligner
         if parent.has_full_scale:

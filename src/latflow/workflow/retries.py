@@ -70,7 +70,7 @@ def newest(folder: str | Path) -> Places:
 
 
 def count_by_progress(folders: Iterable[str]) -> None:
-    """Have this process's Snakemake count retries of trainings by their checkpoints.
+    """Make this process's Snakemake count retries of trainings by their checkpoints.
 
     Snakemake asks a job how often it may be tried again when an attempt has failed, and
     for nothing else. Of jobs with a param `checkpoints` the answer is here.

@@ -38,7 +38,7 @@ def find_recipe(name: str | Path | None = None) -> Path:
             `recipe.yaml`, or in a checkout `config/config.yaml`.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     brought = _brought()
     known = f"name a file, or one that comes with latflow: {', '.join(brought)}"
@@ -59,7 +59,7 @@ def find_recipe(name: str | Path | None = None) -> Path:
 
 
 def is_results(name: str | Path | None) -> bool:
-    """Tell whether the command line names an experiment by the folder of its results.
+    """Return whether the command line names an experiment by the folder of its results.
 
     Args:
         name: see `find_recipe`.

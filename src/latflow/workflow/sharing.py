@@ -243,7 +243,7 @@ class SharedResults:
 
 
 def share_results(results: str, options: CacheOptions) -> None:
-    """Have this process's Snakemake take the results of other experiments.
+    """Make this process's Snakemake take the results of other experiments.
 
     Args:
         results: folder of the experiment.

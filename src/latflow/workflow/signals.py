@@ -35,7 +35,7 @@ _SHELLS = {"bash", "dash", "sh", "time"}
 
 
 def handle_signals() -> None:
-    """Have this process's Snakemake tell its jobs to end when it gets a signal.
+    """Make this process's Snakemake pass its signals on to its jobs.
 
     Ctrl-C is then reported in a line, also before jobs run.
 
@@ -50,14 +50,14 @@ def handle_signals() -> None:
 
 
 def _exit_gracefully(scheduler: JobScheduler, *_: object) -> None:
-    """Run Snakemake's handler in a thread; tell its jobs."""
+    """Run Snakemake's handler in a thread; signal its jobs."""
     # not `threading.Thread`: its start takes a lock that may be held here, too
     _thread.start_new_thread(_EXIT, (scheduler,))
     _thread.start_new_thread(_end_all, ())
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """Interrupt this process, as Python does; tell its jobs."""
+    """Interrupt this process, as Python does; signal its jobs."""
     _thread.start_new_thread(_end_all, ())
     signal.default_int_handler(number, frame)
 
@@ -72,7 +72,7 @@ def _end_all() -> None:
 def end_jobs(process: int) -> list[int]:
     """Send SIGTERM to what a process has started, below shells.
 
-    What has a session of its own, as the fork server, is left alone: it ends with the
+    What has its own session, as the fork server, is left alone: it ends with the
     processes that wait for it.
 
     Returns:

@@ -64,7 +64,7 @@ class Dictionary:
         return cls(lexicon, file, lang, names, shortest)
 
     def knows(self, word: str) -> bool:
-        """Tell whether a word has a pronunciation, or the lang stage adds it."""
+        """Return whether a word has a pronunciation, or the lang stage adds it."""
         made = (self.names.oov_word, self.names.silence_word)
         return word in self.phones or word in made
 

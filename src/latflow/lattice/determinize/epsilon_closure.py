@@ -279,7 +279,7 @@ def _fits(
     state: Number,
     size: Number,
 ) -> bool:
-    """Tell whether the tokens of a state surely fit into tables of this size."""
+    """Return whether the tokens of a state surely fit into tables of this size."""
     arcs, source, _, _ = incoming
     needed = begin[state] + 2
     for k in range(arcs[state], arcs[state + 1]):

@@ -63,11 +63,11 @@ class LatticeStream(BufferedBytes):
         self._base = position
 
     def at_end(self) -> bool:
-        """Tell whether nothing is left."""
+        """Return whether nothing is left."""
         return self._at == len(self._buffer) and not self._more()
 
     def starts_binary(self) -> bool:
-        """Tell whether a key and a binary lattice come next; take nothing."""
+        """Return whether a key and a binary lattice come next; take nothing."""
         while (end := self._key_end()) < 0 and self._unread() < _LONGEST_KEY:
             if not self._more():
                 break
@@ -348,7 +348,7 @@ def _compact_properties(lattice: CompactLattice) -> int:
 
 
 def _has_weights(lattice: Lattice | CompactLattice) -> bool:
-    """Tell whether an arc or a final state costs anything."""
+    """Return whether an arc or a final state costs anything."""
     graph = np.concatenate([lattice.graph_cost, lattice.final_graph_cost])
     acoustic = np.concatenate([lattice.acoustic_cost, lattice.final_acoustic_cost])
     is_one = (graph == 0) & (acoustic == 0)

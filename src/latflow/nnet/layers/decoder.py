@@ -78,8 +78,8 @@ class AttentionDecoderOptions(Options):
     """what energies depend on beside the decoder's state: the frames (`content`), or
     also where the attention was before (`location`)"""
     heads: PositiveInt = 1
-    """heads, each of which attends to frames of its own; they share `attention_size`
-    and the numbers of a frame evenly"""
+    """heads, each of which attends to its own frames; they share `attention_size` and
+    the numbers of a frame evenly"""
     attention_size: PositiveInt = 128
     """numbers that energies are made of"""
     filters: PositiveInt = 10

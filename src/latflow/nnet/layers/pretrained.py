@@ -1,9 +1,8 @@
 """A pretrained encoder of speech as a layer, from samples on.
 
 It reads features of type `waveform`, windows of samples that overlap, and puts the
-signal of each sequence together again; an encoder with a front end of its own
-(w2v-BERT, Whisper) gets what that makes of it. See `latflow.nnet.encoders` for the
-files.
+signal of each sequence together again; an encoder with its own front end (w2v-BERT,
+Whisper) gets what that makes of it. See `latflow.nnet.encoders` for the files.
 """
 
 from __future__ import annotations
@@ -459,7 +458,7 @@ def _config(options: PretrainedOptions) -> dict[str, Any]:
 
 
 def _is_meta(model: nn.Module) -> bool:
-    """Tell whether a network is counted only, on torch's device `meta`."""
+    """Return whether a network is counted only, on torch's device `meta`."""
     return any(value.is_meta for value in model.parameters())
 
 
