@@ -5,7 +5,7 @@ results would count what is left. So the record of a stage (`decode.json`,
 `statistics.json`, ...) has the sizes of the archives beside it, and of those that it
 names the number of entries and a digest of their ids. Readers compare the size at once,
 the rest when they have seen all entries. Archives that no record knows, Kaldi's for
-one, are read as they are.
+one, are read unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers on their way between the processor and a device, while both go on.
+"""Numbers on their way between the processor and a device, while both continue.
 
 On CUDA they lie in pinned memory, which torch keeps for its next use, and come to the
 processor on their own stream: what is queued on the device behind them does not hold
@@ -42,7 +42,7 @@ class HostCopy:
         return self._arrived is None or self._arrived.query()
 
     def wait(self) -> np.ndarray:
-        """Return the numbers when they are there; other threads go on meanwhile."""
+        """Return the numbers when they are there; other threads continue meanwhile."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._host.numpy()

@@ -55,7 +55,7 @@ def atomic_output(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     if not target.name:
-        raise UserError("is no name of a file", file=target, remedy="name a file")
+        raise UserError("is not a name of a file", file=target, remedy="name a file")
     if _is_no_place(target):
         with writing(target), tempfile.TemporaryDirectory(prefix="latflow-") as folder:
             yield (written := Path(folder, target.name))
@@ -200,7 +200,7 @@ def is_full_disk(error: BaseException | None) -> bool:
 
 
 def require_file(path: str | Path, remedy: str = "check the path") -> None:
-    """Refuse a path that is no file.
+    """Refuse a path that is not a file.
 
     Raises:
         UserError: it is not there, or is a folder.

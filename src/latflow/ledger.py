@@ -117,7 +117,7 @@ def read_ledger(path: str | Path) -> Iterator[Entry]:
     """Yield the entries of a `ledger.jsonl`.
 
     Raises:
-        UserError: the file is missing, or a line is no entry.
+        UserError: the file is missing, or a line is not an entry.
     """
     remedy = "remove the file, and run its stage again"
     return read_json_lines(path, _entry, "an entry", remedy)

@@ -179,7 +179,7 @@ def watched(stream: TextIO, minutes: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Tell the watchdog that work goes on; cheap enough for each item."""
+    """Tell the watchdog that work continues; cheap enough for each item."""
     _watchdog.note_progress()
 
 
@@ -197,7 +197,7 @@ class _Watchdog:
         self.note_progress()
 
     def note_progress(self) -> None:
-        """Begin to wait anew, at most once a second."""
+        """Begin to wait again, at most once a second."""
         now = time.monotonic()
         if self._stream is None or not self._seconds or now < self._since + 1:
             return

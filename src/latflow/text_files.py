@@ -51,7 +51,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         the reader.
 
     Raises:
-        UserError: the file is missing, was not fetched by Git LFS, is no whole
+        UserError: the file is missing, was not fetched by Git LFS, is not a whole
             compressed file, or no whole UTF-16 or UTF-32 though it begins as such.
     """
     source = Path(path)

@@ -332,7 +332,7 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         try:
             self._handle(event, record)
-        except BrokenPipeError:  # of standard error: nobody reads on; the run goes on
+        except BrokenPipeError:  # of standard error: nobody reads on; the run continues
             self._over.set()
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
@@ -387,7 +387,7 @@ class LogHandler(LogHandlerBase):
 
     @property
     def writes_to_file(self) -> bool:
-        """Snakemake's own log below `.snakemake/log` stays as it is."""
+        """Snakemake's own log below `.snakemake/log` stays unchanged."""
         return False
 
     @property
@@ -485,7 +485,7 @@ class LogHandler(LogHandlerBase):
             self._shown = 0
 
     def _write(self, text: str) -> None:
-        """Write to standard output; where nobody reads on, the run goes on."""
+        """Write to standard output; where nobody reads on, the run continues."""
         try:
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -163,7 +163,7 @@ class Segment:
         end: likewise.
         padding: audio taken before and after, seconds each.
         has_unknown: whether the unknown word stands for it, each.
-        silent: lines whose words are no part of the transcript.
+        silent: lines whose words are not part of the transcript.
     """
 
     lines: Sequence[Line]

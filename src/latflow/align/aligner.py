@@ -210,7 +210,7 @@ class Aligner:
 
 
 def with_second_copy(graph: Graph) -> Graph:
-    """Let every complete path go on through a second copy that never ends.
+    """Let every complete path continue through a second copy that never ends.
 
     Final states lead to one new state, which alone is final and from which the copy
     starts. States: the graph's, their copies, the new one.

@@ -2,7 +2,7 @@
 
 A set that was decoded against its own transcripts (`latflow.decode.biased`) is cut into
 the parts in which transcript and recognized words agree (`latflow.align.agreement`). An
-utterance that agrees stays as it is; parts are called `<utterance>-<number>`.
+utterance that agrees stays unchanged; parts are called `<utterance>-<number>`.
 
 Memory is that of the ids, and of one utterance.
 
@@ -215,7 +215,7 @@ class _Totals:
     Attributes:
         utterances: of the set.
         seconds: of them.
-        whole: utterances that stay as they are.
+        whole: utterances that stay unchanged.
         cut: utterances of which parts stay.
         parts: all that is kept, whole or not.
         kept: seconds of it.

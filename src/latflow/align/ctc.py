@@ -1,7 +1,7 @@
 """CTC (connectionist temporal classification): labels, HMMs, graphs of transcripts.
 
 Pdf 0 is the blank. All variants of a phone (by its position in the word) are one label;
-the optional silence is none, its frames are blanks.
+the optional silence has none, its frames are blanks.
 
 *Training.* The graph of an utterance has all frame sequences that its pronunciations
 allow: labels in order, each for one frame or more, blanks anywhere, and at least one

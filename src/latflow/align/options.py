@@ -28,7 +28,7 @@ class AlignOptions(Options):
     boost_silence: PositiveFloat = 1.0
     """Factor of the likelihood of silence."""
     careful: bool = False
-    """Refuse alignments that could go on with a second copy of the transcript."""
+    """Refuse alignments that could continue with a second copy of the transcript."""
     acoustic_scale: PositiveFloat = 0.1
     """Factor of acoustic log-likelihoods."""
 

@@ -4,7 +4,7 @@ A lexicon lists the pronunciations of a word; alignments of the training speech 
 often each is used, and where speakers pause. The stage counts both and rewrites the
 language directory: `lexiconp.txt` with probabilities of pronunciations, and transducers
 in which silence depends on the words around it (`latflow.lang.lexicon_fst`). Symbol
-tables, phones and topology stay as they are, so that models and alignments keep their
+tables, phones and topology stay unchanged, so that models and alignments keep their
 meaning.
 
 With counts C, where v is the word before w and s is silence between words:

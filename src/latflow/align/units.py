@@ -2,8 +2,8 @@
 
 Unit 0 ends a sequence. The others are, by kind,
 
-    phone      the phones of the lexicon (as labels of CTC: all variants are one, the
-               optional silence is none); a transcript has the likeliest pronunciation
+    phone the phones of the lexicon (as labels of CTC: all variants are one, the
+               optional silence has none); a transcript has the likeliest pronunciation
                of each word
     character  the characters of the lexicon's words, and `<space>` behind each word
     word       the words of the lexicon

@@ -182,7 +182,7 @@ def _remove_runs(out: Path) -> None:
     """Remove what earlier runs left in the folder.
 
     Raises:
-        UserError: it has results of an experiment, which are no alignments.
+        UserError: it has results of an experiment, which are not alignments.
     """
     from latflow.workflow.aligning import EXPERIMENT
 

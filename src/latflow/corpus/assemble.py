@@ -57,7 +57,7 @@ class CorpusWriter:
         origin: file or folder that error messages name where no closer one is known.
         checks: how strictly utterances are taken.
         ledger: where skipped utterances are noted.
-        forms: spells the words of transcripts; None leaves them as they are.
+        forms: spells the words of transcripts; None leaves them unchanged.
 
     Attributes:
         recordings: the good ones, by id, as they will be used (resampled if asked).
@@ -353,7 +353,7 @@ class CorpusWriter:
         if overshoot > NOTED_OVERSHOOT_S:
             reason = f"ends {overshoot:.3f} s after its recording"
             self._ledger.record(supervision.id, reason, action="truncated")
-        # Down, not to the nearest: at 22050 Hz durations are no decimal numbers.
+        # Down, not to the nearest: at 22050 Hz durations are not decimal numbers.
         duration = math.floor(1e8 * (recording.duration - supervision.start)) / 1e8
         return replace(supervision, duration=duration)
 

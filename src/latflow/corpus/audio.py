@@ -117,7 +117,7 @@ def check_rate(rate: int, name: str) -> None:
     """Refuse a sample rate that nobody has.
 
     Raises:
-        BadAudio: the rate of the file of that name is none.
+        BadAudio: the rate of the file of that name is out of range.
     """
     if not MIN_RATE <= rate <= MAX_RATE:
         raise BadAudio(
@@ -376,7 +376,7 @@ def _check_size(path: str) -> None:
     try:
         found = os.stat(path)
     except ValueError as error:  # a zero byte
-        raise BadAudio(f"{path!r} is no path of a file", RESTORE) from error
+        raise BadAudio(f"{path!r} is not a path of a file", RESTORE) from error
     except OSError as error:
         raise BadAudio(
             f"audio file {path} {_why_not(error)}", f"{RESTORE}{_archive_hint(path)}"

@@ -62,7 +62,7 @@ def _rows(source: CustomSource) -> Iterator[Any]:
     try:
         found = function(**source.arguments)
         if not isinstance(found, Iterable):
-            raise UserError("is no iterable", file=source.path, remedy=_REMEDY)
+            raise UserError("is not an iterable", file=source.path, remedy=_REMEDY)
         yield from found
     except UserError:
         raise

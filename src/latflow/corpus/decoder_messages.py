@@ -3,7 +3,7 @@
 libsndfile's decoder (mpg123) reports damaged frames there, hundreds of lines a file.
 While an MP3 file is open, C's `stderr` is a temporary file of ours; what was written
 goes to the log. Python's `sys.stderr`, descriptor 2 and child processes are not
-touched, so that threads, progress bars and logs go on as they were. Only glibc lets
+touched, so that threads, progress bars and logs continue as they were. Only glibc lets
 `stderr` be replaced; elsewhere nothing is done, and no file counts as damaged.
 """
 

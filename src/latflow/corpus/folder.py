@@ -190,7 +190,7 @@ def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
         return read_subtitles(path)
     tiers = read_tiers(path)
     if not source.tiers:
-        # Those of phones, as aligners write them, are no transcripts.
+        # Those of phones, as aligners write them, are not transcripts.
         return [tier for tier in tiers if not _PHONES.search(tier.name)] or tiers
     chosen = [tier for tier in tiers if tier.name in source.tiers]
     if not chosen:

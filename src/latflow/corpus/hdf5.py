@@ -71,7 +71,7 @@ def read_sequences(source: Hdf5Source) -> Iterator[tuple[str, float, str]]:
 
     Raises:
         UserError: a file is not of this layout or lacks the target, the names of its
-            classes are no words, or a sequence comes twice.
+            classes are not words, or a sequence comes twice.
     """
     with ExitStack() as stack:
         found = open_sequences(stack, source.files, [source.target])

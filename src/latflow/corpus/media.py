@@ -59,7 +59,7 @@ class MediaError(AudioLoadingError):
     """A file that cannot be read.
 
     Attributes:
-        what: goes on from the file's name.
+        what: continues from the file's name.
         remedy: for the user.
     """
 
@@ -176,7 +176,7 @@ class MediaFile:
         return skipped
 
     def _take(self, kind: bytes, content: bytes) -> None:
-        """Take a record that is no audio."""
+        """Take a record that is not audio."""
         if kind == b"E":
             raise MediaError(content.decode(errors="replace"))
         if kind == b"N":

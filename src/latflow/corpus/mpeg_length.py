@@ -4,7 +4,7 @@ An MP3 file has its length, if anywhere, in a special frame (Xing's or Fraunhofe
 Without one libsndfile guesses by the first frame's bit rate; with one that is of a part
 only (files that were joined), it stops there. Both lose audio where it is longer than
 that. `mend_of_mpeg` counts the frames, and puts a header with their number before them.
-A header that promises more than is there is left as it is: that file was cut short.
+A header that promises more than is there is left unchanged: that file was cut short.
 
 Frames as in ISO 11172-3 and 13818-3, layer III, and MPEG 2.5.
 """

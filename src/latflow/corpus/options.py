@@ -92,12 +92,12 @@ class GivenSource(Options):
     """Rate to resample to when audio is read, Hz; null keeps that of the files."""
     case: Literal["auto", "keep", "lower", "upper"] = "auto"
     """Letters of words that the lexicon lacks: `auto`, as a word of the lexicon has
-    them that differs in nothing else; `lower`, `upper`; or `keep`, as they are."""
+    them that differs in nothing else; `lower`, `upper`; or `keep`, unchanged."""
     punctuation: str | None = None
-    """Characters that are no part of a word at whose end they stand; null for Unicode's
-    punctuation and symbols but `&`, `@` and currencies. Dashes, commas, quotation marks
-    and the like also part words. Never of words that the lexicon has, or in `<>` or
-    `[]`."""
+    """Characters that are not part of a word at whose end they stand; null for
+    Unicode's punctuation and symbols but `&`, `@` and currencies. Dashes, commas,
+    quotation marks and the like also part words. Never of words that the lexicon has,
+    or in `<>` or `[]`."""
     clitics: str = APOSTROPHES
     """Characters that are read as apostrophes: `don’t` as `don't`. A word with one that
     the lexicon lacks is divided there, where it has both parts."""
@@ -252,12 +252,12 @@ class CustomSource(FileSource):
     arguments: dict[Name, str | bool | int | float] = Field(default_factory=dict)
     """Its arguments, by name."""
     files: tuple[Text, ...] = ()
-    """Files that it reads, whose change prepares the set anew, as that of its own file
+    """Files that it reads, whose change prepares the set again, as that of its own file
     does."""
 
     @property
     def inputs(self) -> list[str]:
-        """Files whose change prepares the set anew."""
+        """Files whose change prepares the set again."""
         return [*self.files, *map(str, file_of(self.path))]
 
 
@@ -354,7 +354,7 @@ RESERVED = frozenset({"train", "dev", "full", "language"})
 def _not_reserved(name: str) -> str:
     """Return the name of a set; refuse one that is taken."""
     if name in RESERVED:
-        raise ValueError(f"{name} is no name for a set of your own")
+        raise ValueError(f"{name} is not a name for a set of your own")
     return name
 
 

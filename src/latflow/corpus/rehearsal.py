@@ -2,7 +2,7 @@
 
 `latflow doctor`, `plan` and `align` ask what a source holds and what is wrong with it.
 The answer is that of `prepare_corpus` itself: the same readers and checks, with a
-writer that writes nothing, goes on behind a fault, and believes the headers of audio.
+writer that writes nothing, continues behind a fault, and believes the headers of audio.
 """
 
 from __future__ import annotations

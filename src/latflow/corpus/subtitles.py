@@ -1,9 +1,9 @@
 r"""Subtitles as transcripts with times: SubRip (`.srt`) and WebVTT (`.vtt`).
 
 Both are cues: a line `00:01:02,500 --> 00:01:04,000`, then lines of text, then an empty
-line. What stands before the times (a number, a name), headers, notes and styles are no
-text. Marks of the form (`<i>`, `{\an8}`, times within a cue) go; WebVTT's voices
-(`<v Ann>`) name who speaks.
+line. What stands before the times (a number, a name), headers, notes and styles are not
+text. Marks of the form (`<i>`, `{\an8}`, times within a cue) go; WebVTT's voices (`<v
+Ann>`) name who speaks.
 """
 
 from __future__ import annotations

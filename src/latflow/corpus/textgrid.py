@@ -100,7 +100,7 @@ class _Content:
         """Return the next part, which is a number."""
         text = self._next("number")
         if not math.isfinite(number := float(text)):
-            raise _DamageError(f"{text} is no finite number")
+            raise _DamageError(f"{text} is not a finite number")
         return number
 
     def count(self) -> int:

@@ -52,7 +52,7 @@ def check_tokenizer(name: str) -> str:
     """Return the name of a tokenizer, see `make_tokenizer`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: there is no such tokenizer.
     """
     if name not in TOKENIZERS and not re.fullmatch(LOCATION, name):
         known = ", ".join(TOKENIZERS)
@@ -150,7 +150,7 @@ def _of_user(location: str) -> Tokenizer:
             raise UserError(what, file=location, remedy=_REMEDY) from error
         for word in found:
             if not isinstance(word, str) or word.split() != [word]:
-                what = f"tokenizer gives {word!r}, which is no word"
+                what = f"tokenizer gives {word!r}, which is not a word"
                 raise UserError(what, file=location, remedy=_REMEDY)
         return found
 

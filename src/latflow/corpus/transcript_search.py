@@ -136,7 +136,7 @@ class _Search:
             self._read_list(path)
 
     def _read_alone(self, path: Path) -> None:
-        """Take the transcript of a file that is of one audio file; labels are none."""
+        """Take the transcript of a file for one audio file, unless it is labels."""
         lines = [line for _, line in read_lines(path) if line.strip()]
         if len(lines) == 1:
             lines = [_SAMPLES.sub("", lines[0])]

@@ -234,7 +234,7 @@ class Joint(Criterion):
 
     Args:
         parts: the losses, at least two, of different names.
-        measured: names of losses that are no part of the sum.
+        measured: names of losses that are not part of the sum.
     """
 
     name = "joint"

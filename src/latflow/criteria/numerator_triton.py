@@ -31,7 +31,7 @@ _ARCS_OF_WARP = 64
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel; not anew for each size of a batch."""
+    """Compile a kernel; not again for each size of a batch."""
     sizes = ["num_frames", "num_states", "num_pdfs", "width"]
     return triton.jit(function, do_not_specialize=sizes)
 

@@ -170,7 +170,7 @@ class LfmmiOptions(Options):
 
     @property
     def scales(self) -> Scales:
-        """See `LossOptions.scales`: outputs, and costs of the graphs, as they are."""
+        """See `LossOptions.scales`: outputs, and costs of the graphs, unchanged."""
         return {"acoustic_scale": 1.0, "lm_scale": 1.0, **self.values()}
 
 
@@ -182,7 +182,7 @@ class CustomOptions(LossOptions):
     """Location of the class: `module:Class`, or `folder/file.py:Class`; it derives from
     `latflow.criteria.criterion.LatticeCriterion`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options that the class is given, as they are."""
+    """Options that the class is given, unchanged."""
 
     @property
     def files(self) -> list[Path]:

@@ -84,7 +84,7 @@ class Criterion(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold for the criterion to go on.
+        """Return what a checkpoint must hold for the criterion to continue.
 
         Plain values (numbers, strings, lists, mappings) and tensors, of this rank.
         """

@@ -3,7 +3,7 @@
 A word may begin where all words may: in a *boundary* state of HCL, from which the next
 arcs lead into the lexicon. Such a state is entered with a phone and has the self-loop
 of its HMM, so the phone before the word is known. The HMMs of the word follow, each in
-the context of the phone before it; behind the last one the path goes on as behind any
+the context of the phone before it; behind the last one the path continues as behind any
 word that ends with that phone. Nothing of HCL is copied or changed, so that a few words
 take milliseconds.
 
@@ -253,7 +253,7 @@ class _Builder:
             self._arcs.append((states[source], (tid, 0, own, states[to])))
 
     def finish(self, labels: np.ndarray, label_of: np.ndarray | None) -> AddedWords:
-        """Return what was added, with arcs that go on in HCL.
+        """Return what was added, with arcs that continue in HCL.
 
         Args:
             labels: int32[K], that G has for the words, or for their classes.

@@ -1,6 +1,6 @@
 """Stages that make one of what several jobs wrote, each for a part of a split.
 
-What the parts have is written anew in the order of the whole, by the writers of the
+What the parts have is written again in the order of the whole, by the writers of the
 stage, so that the files have the bytes that a single job would have written; only times
 of decoding differ.
 """

@@ -53,7 +53,7 @@ def spans(found: Reachable) -> np.ndarray:
     return span[found.set_of]
 
 
-# Labels that are no words, as bits.
+# Labels that are not words, as bits.
 _BACKS_OFF, _ADDS = 1, 2
 
 

@@ -215,7 +215,7 @@ class Session:
         Raises:
             DeadEndError: no token survived some frame; names it.
             UserError: too few pdfs, or a frame with NaN or +inf or all -inf. The
-                session stays as it was before.
+                session stays unchanged.
         """
         store, engine = self._open_store(), self._engine
         rows = np.ascontiguousarray(log_likes, np.float32)
@@ -347,7 +347,7 @@ class Session:
             )
 
     def _check_alive(self) -> None:
-        """Refuse to go on without tokens."""
+        """Refuse to continue without tokens."""
         store = self._open_store()
         frame = int(store.counts[tokens.FRAMES])
         if store.token_begin[frame] == store.counts[tokens.TOKENS]:

@@ -9,7 +9,7 @@ and one of arc records. `ilabel`, `olabel`, `weight`, `next_state` and `final` a
 of single fields, with a stride of 16 (arcs) or 20 bytes (states): what a search reads
 of an arc lies in one cache line, and the arrays of a memory-mapped file need no copy
 and are shared by all processes that map it (only `arc_begin`, 8 bytes a state, is built
-anew). All arrays are read only. Numba compiles a kernel once for them, wherever they
+again). All arrays are read only. Numba compiles a kernel once for them, wherever they
 come from.
 
 The exception are large `const` files that were written without alignment, as OpenFst's
@@ -236,8 +236,8 @@ class Graph:
         """Read an OpenFst file, `const` (memory-mapped) or `vector`.
 
         Raises:
-            UserError: there is no such file, or it is no FST with standard arcs, or is
-                truncated or inconsistent; or more than one FST is in it.
+            UserError: there is no such file, or it is not an FST with standard arcs, or
+                is truncated or inconsistent; or more than one FST is in it.
         """
         first, *others = cls.load_all(path)
         if others:

@@ -144,7 +144,7 @@ def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header
         name: the file, for messages.
 
     Raises:
-        UserError: this is no FST, is truncated, or has arcs of another type than
+        UserError: this is not an FST, is truncated, or has arcs of another type than
             `standard` or a type that is not read.
     """
     if len(buffer) - at < 4 or take(buffer, at, "<i", name)[0] != FST_MAGIC:
@@ -179,7 +179,7 @@ def read_symbols(
         (the ids by their symbols, the byte behind the table).
 
     Raises:
-        UserError: it is no table, or cut, or has a symbol twice.
+        UserError: it is not a table, or cut, or has a symbol twice.
     """
     if take(buffer, at, "<i", name)[0] != SYMBOLS_MAGIC:
         refuse("the symbol table in the FST is garbled", name)

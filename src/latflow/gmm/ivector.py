@@ -283,7 +283,7 @@ class IvectorModel:
         """
         projection, ubm, extractor = self.projection, self.ubm, self.extractor
         if type(projection.context) is not int or type(extractor.offset) is not float:
-            raise TypeError("context or offset is no number")
+            raise TypeError("context or offset is not a number")
         if not 0 <= projection.context <= _MOST_CONTEXT:
             raise ValueError(f"context is {projection.context}")
         width = 2 * projection.context + 1
@@ -313,7 +313,7 @@ def _shape(name: str, array: Any, *wanted: int | None) -> tuple[int, ...]:
         TypeError, ValueError: it is another, or no array of finite numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-        raise TypeError(f"{name} is no array of numbers")
+        raise TypeError(f"{name} is not an array of numbers")
     sizes = zip(array.shape, wanted, strict=True)  # other dimensions: ValueError
     if any(want is not None and size != want for size, want in sizes):
         raise ValueError(f"{name} has shape {array.shape}")

@@ -314,7 +314,7 @@ def read_num_jobs(path: Path) -> int:
     text = " ".join(line for _, line in read_lines(path)).strip()
     if not text.isdecimal() or len(text) > 9 or int(text) < 1:
         raise UserError(
-            f"{text[:40]!r} is no number of jobs", file=path, remedy="mend the file"
+            f"{text[:40]!r} is not a number of jobs", file=path, remedy="mend the file"
         )
     return int(text)
 

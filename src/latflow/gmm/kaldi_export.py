@@ -11,7 +11,7 @@ Written is what `steps/train_*.sh`, `steps/align_*.sh` and `utils/mkgraph.sh` le
     ali.N.gz trans.N fsts.N.gz                   alignments, transforms, training graphs
 
 so that `gmm-latgen-faster`, `gmm-align-compiled`, `latgen-faster-mapped`, `lattice-*`
-and the scripts around them go on where we stop. The pieces of jobs are those of
+and the scripts around them continue where we stop. The pieces of jobs are those of
 `utils/split_data.sh` on the same data.
 """
 

@@ -63,7 +63,7 @@ class Topology:
         file: what an error message names.
 
     Raises:
-        UserError: a phone is listed twice, or an entry is no proper HMM.
+        UserError: a phone is listed twice, or an entry is not a proper HMM.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ def ctc_topology(labels: Sequence[int], blanks: Sequence[int]) -> Topology:
     """Return the topology of connectionist temporal classification (CTC).
 
     A label lasts one frame or more (pdf-class 0), and blanks may follow it (class 1).
-    Phones that are no labels are blanks of one frame or more. Probabilities are even;
+    Phones that are not labels are blanks of one frame or more. Probabilities are even;
     graphs of CTC leave them out.
 
     Args:

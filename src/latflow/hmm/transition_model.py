@@ -123,7 +123,7 @@ class TransitionModel:
         return arcs
 
     def _check(self) -> None:
-        """Refuse a table of probabilities that is none, and unsorted states."""
+        """Refuse invalid probabilities, and unsorted states."""
         fault = None
         if self.log_prob.shape != (self.num_transition_ids + 1,):
             fault = (

@@ -63,13 +63,13 @@ def build_tree(
         cluster_threshold: greatest loss of a merge of leaves, nats; negative takes the
             gain of the least split, 0 merges none.
         leaf_multiple: the number of leaves is brought down to a multiple of this, if
-            the roots allow it; 1 leaves it as it is. Kaldi's `round-num-leaves`.
+            the roots allow it; 1 leaves it unchanged. Kaldi's `round-num-leaves`.
 
     Returns:
         The tree; leaves are numbered 0, 1, ... without a gap.
 
     Raises:
-        UserError: the roots are no partition of the phones, a root is split but not
+        UserError: the roots are not a partition of the phones, a root is split but not
             shared, or a phone in the statistics has no root.
     """
     checked = _checked_roots(roots, statistics)

@@ -121,7 +121,7 @@ class KaldiReader(BufferedBytes):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            self.fail("bytes that are no text where a token is expected")
+            self.fail("bytes that are not text where a token is expected")
 
     def _width(self, *widths: int) -> int:
         """Take the byte with the width of a binary number."""
@@ -249,7 +249,7 @@ class KaldiReader(BufferedBytes):
             values = self._numbers(self.take_until(b"]")).astype(np.float32)
             rows = int((2 * len(values)) ** 0.5)
             if rows * (rows + 1) != 2 * len(values):
-                self.fail(f"{len(values)} numbers are no triangle")
+                self.fail(f"{len(values)} numbers are not a triangle")
         out = np.empty((rows, rows), values.dtype)
         below = np.tril_indices(rows)
         out[below] = out.T[below] = values

@@ -94,8 +94,8 @@ def check_arpa(path: str | Path, words: Iterable[str]) -> Coverage:
         words: those of the lexicon, or of words.txt.
 
     Raises:
-        UserError: the file is no ARPA file or faulty there, has a reserved word, cannot
-            begin or end sentences, or has no word of the lexicon.
+        UserError: the file is not an ARPA file or faulty there, has a reserved word,
+            cannot begin or end sentences, or has no word of the lexicon.
     """
     unigrams = takewhile(lambda entry: len(entry[1]) == 1, arpa_entries(path))
     coverage = Coverage.of((found[0] for _, found, _ in unigrams), words)

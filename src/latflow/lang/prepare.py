@@ -135,8 +135,8 @@ def make_lm(
         text: manifests (`cuts.jsonl.gz`) of the training set, for the type
             `transcripts`.
         adds_words: whether searches may get words: then words of the text that the
-            lexicon lacks are n-grams of `<unk>` beside the others, which stay as they
-            are; unless the options name a word for them.
+            lexicon lacks are n-grams of `<unk>` beside the others, which stay
+            unchanged; unless the options name a word for them.
 
     Raises:
         UserError: a file is missing or faulty, has no word of the lexicon, or there is
@@ -384,7 +384,7 @@ OPTIONAL_LANG_FILES = (
 def import_lang(lang_dir: Path, out_dir: Path) -> None:
     """Take over a lang directory of Kaldi's, with `G.fst` if it has one (stage).
 
-    Words, phones and transducers are copied as they are, so that ids stay. What other
+    Words, phones and transducers are copied unchanged, so that ids stay. What other
     programs put there (other grammars, scratch folders) is left behind.
 
     Args:

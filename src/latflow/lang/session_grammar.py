@@ -146,7 +146,7 @@ def read_phrases(text: str) -> list[str]:
     """Read a list of phrases in JSON.
 
     Raises:
-        UserError: it is no list of strings.
+        UserError: it is not a list of strings.
     """
     try:
         found = json.loads(text.lstrip("\ufeff"))

@@ -178,7 +178,8 @@ def minimum_bayes_risk(
             are (about 1 / LMWT).
         decode_mbr: whether to improve the words; if not, they stay those of the best
             path (or `words`), and get their confidences.
-        print_silence: whether bins whose best entry is no word are listed, as word 0.
+        print_silence: whether bins whose best entry is not a word are listed, as word
+            0.
         words: the words to begin with; None for those of the best path.
 
     Raises:

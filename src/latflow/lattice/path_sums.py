@@ -40,7 +40,7 @@ from latflow.errors import UserError
 from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 
-_BIG = 2.0**500  # sums beyond it are begun anew with better potentials
+_BIG = 2.0**500  # sums beyond it are begun again with better potentials
 _NONE_IS_BAD = -1  # in place of the number of a bad cost
 
 

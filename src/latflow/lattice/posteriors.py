@@ -91,7 +91,7 @@ class FramePosteriors:
             model: what the ids are transition-ids of.
 
         Raises:
-            UserError: an id is no transition-id of the model.
+            UserError: an id is not a transition-id of the model.
         """
         check_ids(self.ids, model, "posteriors")
         return _merged(self.frame_begin, model.pdf[self.ids], self.weights)
@@ -368,7 +368,7 @@ def _read_text(reader: KaldiReader) -> FramePosteriors:
     try:
         ids, weights = numbers[0::2].astype(np.int32), numbers[1::2].astype(np.float64)
     except (OverflowError, ValueError) as error:
-        reader.fail(f"posteriors with a word that is no number: {error}")
+        reader.fail(f"posteriors with a word that is not a number: {error}")
     begin = np.concatenate([[0], np.cumsum(counts // 2)]).astype(np.int64)
     return FramePosteriors(begin, ids, weights)
 

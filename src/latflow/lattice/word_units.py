@@ -117,7 +117,7 @@ class Rule(ABC):
             is_end: whether the path ends behind it.
 
         Raises:
-            UserError: the transition-ids are no sequence of phones.
+            UserError: the transition-ids are not a sequence of phones.
         """
 
     @abstractmethod
@@ -292,7 +292,7 @@ class LexiconRule(Rule):
 
 
 def _fault(fault: int) -> UserError:
-    """Return the error that says why transition-ids are no words."""
+    """Return the error that says why transition-ids are not words."""
     return UserError(
         _FAULTS[fault],
         remedy="align with the model, the lang directory and the setting of reorder "

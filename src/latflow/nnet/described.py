@@ -81,7 +81,7 @@ _FACTORS: dict[str, tuple[type[Options], str]] = {
 def described_subsampling(source: Described) -> int:
     """Return the subsampling of the network that a file describes.
 
-    Nothing else of the description is checked: a layer that is none counts as 1.
+    Nothing else of the description is checked: an invalid layer counts as 1.
 
     Args:
         source: see `latflow.nnet.description`.
@@ -182,7 +182,7 @@ def fused_layer(number: int, layer: str) -> str:
 
 
 def write_description(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Write a description as a file; one that is there alike stays as it is."""
+    """Write a description as a file; one that is there alike stays unchanged."""
     path = Path(path)
     text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -191,13 +191,13 @@ def write_description(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def _read_config(source: Described) -> Mapping[str, Any]:
-    """Return a description; empty where it is no mapping."""
+    """Return a description; empty where it is not a mapping."""
     config = source if isinstance(source, Mapping) else read_yaml(source)
     return config if isinstance(config, Mapping) else {}
 
 
 def _layers_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the layers of a description; none where they are no mapping."""
+    """Return the layers of a description; none where they are not a mapping."""
     layers = config.get("layers")
     return layers if isinstance(layers, Mapping) else {}
 

@@ -418,7 +418,7 @@ def _decoded(
     possible = [name for name, loss in outputs.items() if loss.is_decodable]
     if named is not None and named not in possible:
         hint = f"name one of: {', '.join(possible)}" if possible else "leave it out"
-        raise location.error(f"decode: {named!r} is no output that can be", hint)
+        raise location.error(f"decode: {named!r} is not an output that can be", hint)
     return named or next(iter(possible), ends[0])
 
 

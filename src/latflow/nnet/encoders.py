@@ -253,7 +253,7 @@ def make_model(config: Mapping[str, Any]) -> Any:
     except Exception as error:  # of values of a stranger's it may be any
         what = " ".join(str(error).split())
         raise ValueError(f"config makes no encoder: {what[:200]}") from error
-    # masks are drawn by the layer, so that a training that goes on has the same ones
+    # masks are drawn by the layer, so that a training that continues has the same ones
     made.apply_spec_augment, made.mask_time_prob, made.mask_feature_prob = (
         True,
         0.0,
@@ -307,11 +307,11 @@ def _tensors(
         }
         others = [name for name in found if name not in wanted]
         if others:
-            raise UserError(f"{others[0]} is no parameter of the encoder", file=path)
+            raise UserError(f"{others[0]} is not a parameter of the encoder", file=path)
         return [*found.items()]
     try:
         with safe_open(path, "pt") as file:
-            names = {stored: _own_name(stored, kind) for stored in file.keys()}  # noqa: SIM118 - it is no mapping
+            names = {stored: _own_name(stored, kind) for stored in file.keys()}  # noqa: SIM118 - it is not a mapping
             return [(n, file.get_tensor(x)) for x, n in names.items() if n in wanted]
     except (OSError, SafetensorError) as error:
         what = " ".join(str(error).split())

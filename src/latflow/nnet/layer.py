@@ -323,7 +323,7 @@ class Layer(nn.Module, ABC):
             to or from the processor, random numbers are the batch's or torch's. It is
             not inherited.
         HAS_CLASSES: whether it takes the number of its target's classes as a third
-            argument; what it gives is what its loss goes on with, not their scores.
+            argument; what it gives is what its loss continues with, not their scores.
         HAS_OWN_START: whether it sets its parameters itself, where others of latflow
             start as `latflow.nnet.graph.initialize` says.
 
@@ -422,7 +422,7 @@ def check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
     """Refuse an output of a layer that does not have the shape that it declares.
 
     Raises:
-        ValueError: it is no `Padded`, or has other sizes.
+        ValueError: it is not a `Padded`, or has other sizes.
     """
     if not isinstance(found, Padded):
         raise TypeError(f"gives {type(found).__name__}, not a Padded batch")

@@ -33,7 +33,7 @@ class Loop(Layer):
     frame before, zeros for the first frame (RETURNN's `rec` whose `unit` is a network).
     Inside may stand the classes `linear`, `activation`, `add`, `multiply`, `concat`,
     `slice`, `dropout`, `layer_norm`, `embedding`, and `rec` with `direction: forward`,
-    which goes on from its own state.
+    which continues from its own state.
 
     Layers that are in no circle are computed for all frames at once.
     """

@@ -257,7 +257,7 @@ def keep_decoded(folder: Path) -> None:
     """Take out of a model what its decoded output does not need.
 
     Outputs that only help training go, and the layers that they alone need. Scores
-    stay, to the bit; a model without such layers stays as it is.
+    stay, to the bit; a model without such layers stays unchanged.
 
     Args:
         folder: the model folder, which changes.

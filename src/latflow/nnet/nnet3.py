@@ -245,7 +245,7 @@ def _check(model: AcousticNetwork) -> None:
     network, description = model.network, model.network.description
     if not model.gives_log_likelihoods:
         raise UserError(
-            "the outputs are no log-likelihoods: nnet3 export is for LF-MMI",
+            "the outputs are not log-likelihoods: nnet3 export is for LF-MMI",
             file=description.file,
             remedy="name a network of type lfmmi, or one trained on top of it",
         )

@@ -39,7 +39,7 @@ def read_component(reader: KaldiReader, name: str) -> Component:
     opening = reader.token()
     kind = opening.removeprefix("<").removesuffix(">")
     if kind not in COMPUTED and kind not in _STORED:
-        reader.fail(f"component {name}: '{kind[:60]}' is no class of components")
+        reader.fail(f"component {name}: '{kind[:60]}' is not a class of components")
     values: dict[str, Any] = {}
     while (token := reader.token()) not in _ENDS.get(kind, (f"</{kind}>",)):
         read = _READ_OF.get((kind, token)) or _READ.get(token)

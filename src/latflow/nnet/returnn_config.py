@@ -40,7 +40,7 @@ _COMMENTS = re.compile(r'("(?:\\.|[^"\\\n])*")|(?://|#)[^\n]*')
 
 @dataclass(frozen=True)
 class Code:
-    """An expression that is no literal.
+    """An expression that is not a literal.
 
     Attributes:
         text: what it is, with the line.
@@ -91,7 +91,7 @@ class ReturnnConfig:
         found = self.values.get("network")
         if not isinstance(found, Mapping):
             raise UserError(
-                "no network: the setting `network` is no dictionary of layers",
+                "no network: the setting `network` is not a dictionary of layers",
                 file=self.file,
                 remedy="name a configuration of RETURNN with one",
             )

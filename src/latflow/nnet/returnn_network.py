@@ -296,7 +296,9 @@ class _Network:
         given = layer if isinstance(layer, Mapping) else {}
         is_rec = given.get("class") == "rec" and isinstance(given.get("unit", ""), str)
         if self._in_loop or not is_rec:
-            raise RefusedError("initial_state", f"{name} is no layer of class rec here")
+            raise RefusedError(
+                "initial_state", f"{name} is not a layer of class rec here"
+            )
         return self._names[name]
 
     def _expressed(
@@ -356,7 +358,7 @@ class _Network:
         made["loss"] = loss
         given = keys.take("loss_opts", None) or {}
         if not isinstance(given, Mapping):
-            raise RefusedError("loss_opts", f"{given!r} is no dictionary")
+            raise RefusedError("loss_opts", f"{given!r} is not a dictionary")
         options = dict(given)
 
         def number(key: str, default: float) -> float:
@@ -395,7 +397,7 @@ class _Network:
             elif source.startswith("data:"):
                 raise RefusedError("from", f"other data than the features: {source}")
             else:
-                raise RefusedError("from", f"{source} is no layer")
+                raise RefusedError("from", f"{source} is not a layer")
         keys.take("from", None)  # refuses code
         if not found:
             raise RefusedError("from", "it reads nothing")

@@ -33,7 +33,7 @@ def groups_of(
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors [...] as one [N, ...]; one alone stays as it is."""
+    """Return tensors [...] as one [N, ...]; one alone stays unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 

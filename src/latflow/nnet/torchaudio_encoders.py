@@ -76,7 +76,7 @@ def read_tensors(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, value in stored.items():
         if not value.is_floating_point() or value.layout != torch.strided:
-            raise UserError(f"{name} is no tensor of real numbers", file=path)
+            raise UserError(f"{name} is not a tensor of real numbers", file=path)
         found |= _ours(name, value)
     if not any(map(_CONVOLUTION.fullmatch, found)):
         first = next(iter(stored), "no parameters")
@@ -177,4 +177,4 @@ def _why(path: Path) -> str:
         return "looks like safetensors: name it model.safetensors, with its config.json"
     if head[:4] == b"PK\3\4" or head[:1] == b"\x80":
         return "is damaged, or may hold code and is not read: no state dict of tensors"
-    return "is no file of torch's"
+    return "is not a file of torch's"

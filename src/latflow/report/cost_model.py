@@ -43,7 +43,7 @@ ALIKE = {
     "import_hdf5": "adapt_frames",  # matrices into a frame store
     "import_lang": "make_lang",  # words, phones, topology and L.fst
     "import_system": "package_model",  # model, tree and transform
-    "join_with_pauses": "simulate_corpus",  # audio of a set, written anew
+    "join_with_pauses": "simulate_corpus",  # audio of a set, written again
     "paste_features": "adapt_frames",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
     "score_served": "transcribe",  # speech into words, by a package

@@ -16,7 +16,7 @@ from latflow.scoring.options import BootstrapOptions
 from latflow.scoring.results import GAP, read_scores
 
 Pair = tuple[str, str, str]  # old system, new system, set
-CHANCE = 0.05  # p below it is none
+CHANCE = 0.05  # p below it is not chance
 COULD_BE_CHANCE = "could be chance"  # a reading
 
 
@@ -124,7 +124,7 @@ def join_scores(old: Path, new: Path) -> Joined:
     """Join two `per_utterance.tsv` on the utterances that both have.
 
     Raises:
-        UserError: a file is no table of scores.
+        UserError: a file is not a table of scores.
     """
     before, after = (read_scores(path).set_index("utterance") for path in (old, new))
     columns = {"errors": "errors_after", "reference": "reference_after"}

@@ -1,6 +1,6 @@
 """Sections on training: GMM systems, alignments, networks trained frame by frame.
 
-Networks that go on with lattices are in `latflow.report.sequence`.
+Networks that continue with lattices are in `latflow.report.sequence`.
 """
 
 from __future__ import annotations

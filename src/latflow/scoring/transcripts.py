@@ -42,7 +42,7 @@ def read_references(
             contain the `frame_shift`.
 
     Raises:
-        UserError: the manifest is missing or empty, a line is no cut, an id occurs
+        UserError: the manifest is missing or empty, a line is not a cut, an id occurs
             twice, or a cut has no features or not one supervision.
     """
     if not Path(cuts).is_file():

@@ -4,7 +4,7 @@ Each lattice of the dev set is read once; its best path under every setting come
 one sweep. The setting with the fewest word errors is chosen. Word error rates are flat
 near their minimum: of equally good settings the middle of the plateau is taken, which
 depends least on chance. While the best weight or the best penalty lies at an end of
-those tried, the sweep goes on beyond it.
+those tried, the sweep continues beyond it.
 
 Written files:
 

@@ -179,7 +179,7 @@ class RecordingAligner:
                 path=str(corpus),
                 speaker="single",
                 tokenizer=self._tokenizer,
-                on_bad_utterance="fail",  # a part alone is no alignment of it
+                on_bad_utterance="fail",  # a part alone is not an alignment of it
             ),
             "one",
             folder / "corpus",

@@ -28,7 +28,7 @@ class Answer:
 
     Attributes:
         text: words parted by spaces.
-        is_final: whether it stands; else it is that of a segment that goes on.
+        is_final: whether it stands; else it is that of a segment that continues.
     """
 
     text: str
@@ -90,7 +90,7 @@ def server_of(url: str, *, token: str | None = None) -> Server:
     if scheme == "grpc":
         return TritonServer(url)
     raise UserError(
-        f"{url} is no address of a server",
+        f"{url} is not an address of a server",
         remedy="give ws://host:port, wss://host:port or grpc://host:port/model",
     )
 

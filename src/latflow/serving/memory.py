@@ -30,7 +30,7 @@ class AddressSpace:
     def __init__(self, reserve: int) -> None:
         self.spares: list[Callable[[], None]] = []
         self._reserve = reserve
-        self._taken = 0  # of work that goes on
+        self._taken = 0  # of work that continues
         self._lock = threading.Lock()
 
     def has(self, size: int) -> bool:

@@ -133,7 +133,7 @@ class MfaModel:
         """Read what a model says of itself.
 
         Raises:
-            UserError: that is garbled, or the model is no GMM-HMM.
+            UserError: that is garbled, or the model is not a GMM-HMM.
         """
         paths = [folder / name for name in _META if (folder / name).is_file()]
         meta = _read_meta(paths[0], source) if paths else {}
@@ -255,7 +255,7 @@ class MfaModel:
         """Return how likely silence is between words and at the edges of sentences.
 
         Raises:
-            UserError: a number is none that it can be.
+            UserError: a number is out of range.
         """
         overall = self._number("silence_probability", 0.5, most=1.0)
         return SentenceSilence(
@@ -331,7 +331,7 @@ class MfaModel:
         """Return the speech phones, as codes sort them."""
         phones = self.meta.get("phones", ())
         if isinstance(phones, str | bytes | Mapping) or not hasattr(phones, "__iter__"):
-            self.refuse("its phones are no list")
+            self.refuse("its phones are not a list")
         names = sorted({str(phone) for phone in phones})
         if strange := [name for name in names if not name or name.split() != [name]]:
             self.refuse(f"{strange[0]!r:.40} is the name of a phone")
@@ -415,7 +415,7 @@ def _read_meta(path: Path, source: Path) -> dict[str, Any]:
         except (yaml.YAMLError, RecursionError) as error:
             raise ValueError(" ".join(str(error).split())[:200]) from None
         if not isinstance(meta, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
         return meta
 
 

@@ -84,7 +84,7 @@ class SessionOptions(LanguageOptions):
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
     """Of the samples, Hz; they are resampled to the model's. null for the model's."""
     partials: bool = True
-    """Tell of the words so far of a segment that goes on, whenever they change."""
+    """Tell of the words so far of a segment that continues, whenever they change."""
     partial_interval: NonNegativeFloat = 0.0
     """Least speech between two partial results, seconds."""
     max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
@@ -228,7 +228,7 @@ class TritonOptions(Options):
     threads: PositiveInt = 2
     """Searches at a time, of each instance."""
     partials: bool = True
-    """Send the words so far of a sequence that goes on, whenever they change."""
+    """Send the words so far of a sequence that continues, whenever they change."""
     endpoint: Annotated[Literal["model", "off"], SWITCH] = "off"
     """Rules that divide a sequence into segments: `model` for those of the model's
     package, `off` for one segment."""

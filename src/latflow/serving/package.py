@@ -179,7 +179,7 @@ class Model:
             trust_code: whether code may run that the package names.
 
         Raises:
-            UserError: it is no package, of a newer format, or only aligns; a file is
+            UserError: it is not a package, of a newer format, or only aligns; a file is
                 missing or not what was packaged; parts do not fit each other; or it
                 names code that is not trusted.
         """

@@ -49,7 +49,7 @@ _KINDS = (
     "input_audio_buffer.commit",
     "input_audio_buffer.clear",
 )
-# Refusals after which a client may go on.
+# Refusals after which a client may continue.
 _PARDONED = (
     *("message", "options", "model", "request"),
     "input_audio_buffer_commit_empty",
@@ -61,7 +61,7 @@ def _event_of(message: bytes | str) -> dict[str, Any]:
     """Read an event of a client.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     try:
         event = json.loads(message) if isinstance(message, str) else None
@@ -94,7 +94,7 @@ class _RealtimeConnection(Connection):
         self._item = ""  # the turn that has begun
         self._before: str | None = None  # the turn before it
         self._turn: list[Segment] = []  # what is recognized, and not committed yet
-        self._settled = SettledWords()  # of the segment that goes on
+        self._settled = SettledWords()  # of the segment that continues
         self._has_deltas = False  # of the turn that has begun
         self._committed = 0.0  # seconds of the session that turns have had
         self._event_id: str | None = None  # of the event that is answered
@@ -169,7 +169,7 @@ class _RealtimeConnection(Connection):
         """Return the samples of an event, int16.
 
         Raises:
-            RefusedError: they are none.
+            RefusedError: they are invalid.
         """
         try:
             data = base64.b64decode(event["audio"], validate=True)

@@ -150,7 +150,7 @@ def mapping(value: object, param: str) -> Mapping[str, Any]:
     """Return an object of JSON, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     if value is not None and not isinstance(value, dict):
         raise RefusedError(f"{param} must be an object", "options", param=param)
@@ -161,7 +161,7 @@ def _text(given: Mapping[str, Any], key: str, param: str) -> str:
     """Return a text of an object, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     value, param = given.get(key), f"{param}.{key}"
     if value is not None and not isinstance(value, str):
@@ -173,7 +173,7 @@ def _list(value: object, param: str) -> list[Any]:
     """Return a list, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     if value is not None and not isinstance(value, list):
         raise RefusedError(f"{param} must be a list", "options", param=param)
@@ -196,7 +196,7 @@ def _form_of(value: object) -> Form:
     """Return the form of samples that a client names.
 
     Raises:
-        RefusedError: it is none that is taken.
+        RefusedError: it is not supported.
     """
     param = "session.audio.input.format"
     if isinstance(value, str):

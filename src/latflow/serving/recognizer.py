@@ -174,7 +174,7 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
         `del_`, `sub`, `errors`.
 
     Raises:
-        UserError: a hypothesis has no reference, or these are no texts by utterance.
+        UserError: a hypothesis has no reference, or these are not texts by utterance.
     """
     from latflow.scoring.results import score_utterances, totals
 
@@ -208,7 +208,7 @@ def _words(texts: Any, which: str) -> dict[str, list[str]]:
     """Return the words of each text.
 
     Raises:
-        UserError: these are no texts by utterance.
+        UserError: these are not texts by utterance.
     """
     if not hasattr(texts, "items"):
         raise UserError(f"the {which} are a {_kind(texts)}", remedy=_TEXTS)

@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Partial:
-    """The words so far of a segment that goes on.
+    """The words so far of a segment that continues.
 
     Attributes:
         start: beginning of the segment, seconds from the beginning of the audio.

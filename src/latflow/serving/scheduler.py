@@ -74,7 +74,7 @@ class _Waiting(Generic[_Item]):
             return [line.popleft() for _ in range(min(at_most, len(line)))]
 
     def close(self) -> None:
-        """Let all that wait go on, with nothing."""
+        """Let all that wait continue, with nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

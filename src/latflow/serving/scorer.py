@@ -85,7 +85,7 @@ class _Client:
     def chunk(self, request: Request, view: SharedView) -> Chunk:
         """Return what is to be scored.
 
-        Its stream goes on where it has been scored here from the beginning.
+        Its stream continues where it has been scored here from the beginning.
         """
         frames = view.frames(request.length, request.dim)
         sides = request.left, request.right

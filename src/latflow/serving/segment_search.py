@@ -26,7 +26,7 @@ def one_channel(samples: Any) -> np.ndarray:
         UserError: they are of several channels or of another type, or not finite.
     """
     if isinstance(samples, bytes | bytearray):
-        raise UserError("bytes are no samples", remedy=_BYTES)
+        raise UserError("bytes are not samples", remedy=_BYTES)
     if hasattr(samples, "detach"):  # a tensor, maybe on a device, maybe of a training
         samples = samples.detach().cpu()
     try:

@@ -54,7 +54,7 @@ async def transcribe(request: Request, service: Service) -> Response:
             recognition = await _answered(_opened(form, service, wanted))
             stack.callback(recognition.close)
             if wanted.is_streamed:
-                kept = stack.pop_all()  # goes on with the file
+                kept = stack.pop_all()  # continues with the file
                 events = _events(recognition, kept, has_logprobs=wanted.has_logprobs)
                 return StreamingResponse(
                     _kept_alive(events),

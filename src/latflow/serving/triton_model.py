@@ -49,7 +49,7 @@ class _Sequence:
     Attributes:
         session: recognizes it.
         segments: that have ended.
-        partial: words of the segment that goes on.
+        partial: words of the segment that continues.
         sent: text that the client has.
         waiting: requests that are not answered yet.
         used: when the last request was answered.
@@ -222,7 +222,7 @@ class PackageModel:
             sequence: of the request.
             future: what was recognized.
             answers: takes the answer.
-            outputs: those that the client wants; None: the sequence goes on.
+            outputs: those that the client wants; None: the sequence continues.
         """
         try:
             sequence.take(future.result())

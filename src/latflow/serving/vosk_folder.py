@@ -6,7 +6,7 @@ are built in.
 
 The graph is `HCLG.fst`, or in two parts, `HCLr.fst` and `Gr.fst`, which Vosk composes
 while it searches. `HCLr.fst` is of type `olabel_lookahead`: its words are numbered
-anew, which `Gr.fst` knows, an n-gram model whose symbol table has the words (type
+again, which `Gr.fst` knows, an n-gram model whose symbol table has the words (type
 `ngram`), or an acceptor of new numbers that gives out those of `words.txt`.
 
 Source: vosk-api `src/model.cc` (`ConfigureV1`, `ConfigureV2`); Kaldi
@@ -211,7 +211,7 @@ def read_graph_parts(found: VoskFolder) -> VoskGraph:
     for number, text in read_lines(path):
         if not re.fullmatch(r"\s*\d{1,9}\s*", text):
             raise UserError(
-                f"line {number} is no input label: {text[:40]!r}",
+                f"line {number} is not an input label: {text[:40]!r}",
                 file=path,
                 remedy="take the file that was made with HCLr.fst",
             )
@@ -284,7 +284,7 @@ def read_words(found: VoskFolder) -> dict[str, int]:
 def _output_symbols(path: Path) -> dict[str, int] | None:
     """Return the output symbols of an FST; None where it has none.
 
-    Of several symbols with one id the last keeps it, as in OpenFst: numbering anew
+    Of several symbols with one id the last keeps it, as in OpenFst: numbering again
     leaves such, which no arc has.
     """
     buffer = map_file(path)
@@ -318,14 +318,14 @@ def parse_ids(text: str, path: Path) -> tuple[int, ...]:
         path: of the file that has them, for messages.
 
     Raises:
-        UserError: something is no id.
+        UserError: something is not an id.
     """
     found = re.split(r"[:,\s]+", text.strip(":, \n\t"))
     for word in filter(None, found):
         if not re.fullmatch(r"\d{1,9}", word, re.ASCII):
             remedy = "give the numbers of the phones of silence, with colons between"
             raise UserError(
-                f"{word[:40]!r} is no id of a phone", file=path, remedy=remedy
+                f"{word[:40]!r} is not an id of a phone", file=path, remedy=remedy
             )
     return tuple(map(int, filter(None, found)))
 

@@ -310,7 +310,7 @@ def _warm_up(service: Service, scheduler: Scheduler) -> None:
     """Compile kernels before the first client waits for them."""
     rate = service.sample_rate_of(scheduler)
     noise = np.random.default_rng(0).normal(0, 0.01, rate)
-    # Noise is no speech: it must not be looked for.
+    # Noise is not speech: it must not be looked for.
     options = service.session.replace(vad=None)
     try:
         opened = service.open(options, "warm-up", scheduler)

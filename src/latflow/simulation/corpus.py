@@ -154,7 +154,7 @@ def simulate_corpus(
     Beside the manifests are `records.jsonl` (what was done to each utterance or
     conversation, in their order; see `AudioFiles` for the names of recordings),
     `simulation.json` (counts) and a ledger that notes noises that repeat or begin
-    elsewhere, files that are resampled (at their first use) and rooms drawn anew
+    elsewhere, files that are resampled (at their first use) and rooms drawn again
     (likewise). An utterance that cannot be simulated fails the stage.
 
     Args:
@@ -396,7 +396,7 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
 
 
 class _Counts(Counts):
-    """Counts of a set, with a ledger of what was drawn anew, repeated or resampled."""
+    """Counts of a set, with a ledger of what was drawn again, repeated or resampled."""
 
     def __init__(self) -> None:
         super().__init__()

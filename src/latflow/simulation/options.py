@@ -66,7 +66,7 @@ class GeneratedRooms(Options):
     """Reverberation time at 8 kHz, as a share of `t60`, which is then that up to 1 kHz;
     it falls from octave to octave. null for walls that absorb all frequencies alike."""
     length: RoomMetres = Uniform(low=2.5, high=10.0)
-    """Length of the room, m. Sizes are drawn anew where the room cannot have the
+    """Length of the room, m. Sizes are drawn again where the room cannot have the
     reverberation time, which is counted."""
     width: RoomMetres = Uniform(low=2.5, high=10.0)
     """Width of the room, m."""
@@ -79,9 +79,9 @@ class GeneratedRooms(Options):
     """The same along its width."""
     microphone_z: Share = Uniform(low=0.4, high=0.6)
     """The same along its height. Rooms in which a source or the microphone would be too
-    near a wall are drawn anew."""
+    near a wall are drawn again."""
     distance: Metres = Uniform(low=0.5, high=3.0)
-    """Distance of the speaker from the microphone, m; drawn anew, with the room, where
+    """Distance of the speaker from the microphone, m; drawn again, with the room, where
     there is no such place. Other sources are anywhere in the room."""
     from_wall: Annotated[float, Field(ge=0.05, le=5)] = 0.5
     """Least distance of sources and microphone from walls, m."""
@@ -214,7 +214,7 @@ class SimulationOptions(Options):
     """
 
     probability: Fraction = 1.0
-    """Share of the utterances that are simulated; the others stay as they are."""
+    """Share of the utterances that are simulated; the others stay unchanged."""
     rooms: Annotated[GeneratedRooms | MeasuredRooms, TAGGED] | None = None
     """Rooms; null for none."""
     noises: dict[Name, Annotated[RecordedNoise | GeneratedNoise, TAGGED]] = Field(
@@ -304,7 +304,7 @@ Target = Annotated[CleanTarget | EarlyTarget | MaskTarget, TAGGED]
 
 
 class SimulationDraws(SimulationOptions):
-    """Simulation of utterances when they are read, drawn anew in each pass.
+    """Simulation of utterances when they are read, drawn again in each pass.
 
     Labels stay right: sound arrives when it did, and no utterance gets longer. An array
     hears the channel of the utterance, and is for features of its channels.

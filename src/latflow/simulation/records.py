@@ -309,7 +309,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
     """Yield the records of a file; see `AudioFiles.absolute`.
 
     Raises:
-        UserError: the file is missing, or a line is no record.
+        UserError: the file is missing, or a line is not a record.
     """
 
     def make(values: dict[str, Any]) -> Record:

@@ -4,7 +4,7 @@ Sound arrives when it did without the room, and no utterance gets longer, so tha
 transcripts and alignments stay right. The order: the speed of a training's utterance,
 speech into its room (its power stays), other speakers, noises, the whole to full scale
 where it is louder, effects of the device, the volume of a training's utterance. An
-utterance of digital silence stays as it is but for these two, and so does one with
+utterance of digital silence stays unchanged but for these two, and so does one with
 samples that are not numbers, which features are refused for.
 """
 

@@ -3,7 +3,7 @@
 The *global* batches of an epoch follow from (data, options, seed, epoch) alone. A rank
 takes its share of each of them, so that all ranks make equally many steps and together
 make those that one process would make. A position in an epoch is the number of a batch:
-`epoch(e, first_batch=k)` goes on where a training was stopped.
+`epoch(e, first_batch=k)` continues where a training was stopped.
 
 Memory grows with the batch, and with 8 bytes a chunk for the order of an epoch; frames
 stay on the disk until their batch comes.

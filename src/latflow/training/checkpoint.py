@@ -1,9 +1,9 @@
-"""Checkpoints: all that a training needs to go on as if it had not been stopped.
+"""Checkpoints: all that a training needs to continue as if it had not been stopped.
 
-A file `e0003-b000120.pt` lets a training go on in epoch 3 after its first 120 batches.
-It is written beside its name, forced to the disk, and renamed: a killed job leaves the
-checkpoint before, or this one whole. Random numbers follow from (seed, step, rank), so
-that the position holds their state too.
+A file `e0003-b000120.pt` lets a training continue in epoch 3 after its first 120
+batches. It is written beside its name, forced to the disk, and renamed: a killed job
+leaves the checkpoint before, or this one whole. Random numbers follow from (seed, step,
+rank), so that the position holds their state too.
 
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
@@ -40,7 +40,7 @@ Means = dict[str, float]
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """The epoch and batch at which a training goes on.
+    """The epoch and batch at which a training continues.
 
     Attributes:
         epoch: counted from 1.
@@ -152,7 +152,7 @@ class CheckpointStore:
         before goes only when this one is on the disk.
 
         Args:
-            position: where to go on.
+            position: where to continue.
             state: tensors and plain values.
             wanted: epochs whose ends must stay, e.g. the best.
         """

@@ -1,6 +1,6 @@
 """Go on with a training under other options: `training.continue_from: last`.
 
-An unchanged training goes on by itself. One whose learning rate, say, was changed is
+An unchanged training continues by itself. One whose learning rate, say, was changed is
 another training, with its own folder of checkpoints: there the checkpoints of the last
 training of the same network are taken over, with a record of what has changed. The
 record is part of what identifies the new training, and a line of its log.
@@ -74,7 +74,7 @@ def continue_last(
 ) -> Continued:
     """Continue a training from the last one of the same network.
 
-    Where it has begun already, it goes on from its own checkpoints.
+    Where it has begun already, it continues from its own checkpoints.
 
     Args:
         checkpoints: folder of the folders of all trainings of the network.
@@ -167,7 +167,7 @@ def _changes(
 
 
 def _may_change(key: str) -> bool:
-    """Return whether a training may go on when the value of a path has changed."""
+    """Return whether a training may continue when the value of a path has changed."""
     return any(_is_below(key, name) for name in _MAY_CHANGE)
 
 

@@ -127,7 +127,7 @@ class MixedNoise(Options):
 
 
 class MixingDraws(Options):
-    """Noises that are added to stored features, drawn anew in each pass over the data.
+    """Noises that are added to stored features, drawn again in each pass over the data.
 
     Energies add up, phases are not known; see docs/simulation.md. Draws follow from the
     seed, the utterance's id and the pass.
@@ -223,7 +223,7 @@ class BatchOptions(Options):
     false` in `nnet.features`)."""
     perturbation: PerturbationDraws | None = None
     """Speed and volume that are drawn for each utterance in each pass, where features
-    are not stored; null leaves the audio as it is. See `corpus.perturbed` for stored
+    are not stored; null leaves the audio unchanged. See `corpus.perturbed` for stored
     ones."""
     simulation: SimulationDraws | None = None
     """Rooms, noises, other speakers and devices that are drawn for each utterance in

@@ -56,7 +56,7 @@ class Job(ABC):
     identity: dict[str, Any] = field(default_factory=dict)
     """Everything that the training depends on; see `identify`."""
     continued: dict[str, Any] | None = None
-    """What it goes on from, where that is another training; see `continue_last`."""
+    """What it continues from, where that is another training; see `continue_last`."""
 
     @property
     @abstractmethod

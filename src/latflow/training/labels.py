@@ -75,7 +75,7 @@ class LabelStore(RaggedStore):
             int64 [K], float64 [K] with weights.
 
         Raises:
-            UserError: a label is no class.
+            UserError: a label is not a class.
         """
         total = np.zeros(self.num_classes, np.int64 if weights is None else np.float64)
         for first in range(0, len(self.flat), _BLOCK):

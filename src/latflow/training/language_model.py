@@ -7,8 +7,8 @@ the batches shuffled. Adam's learning rate falls by the newbob rule on the dev t
 the parameters of the best epoch are kept. Without a dev text, a share of the text is
 held out for it.
 
-A killed training goes on from its last checkpoint and, on the processor, ends with the
-same bits.
+A killed training continues from its last checkpoint and, on the processor, ends with
+the same bits.
 """
 
 from __future__ import annotations

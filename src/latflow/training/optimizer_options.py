@@ -283,7 +283,7 @@ class CustomSchedule(Options):
     path: Annotated[str, Field(pattern=LOCATION)]
     """Location of the function: `module:function`, or `folder/file.py:function`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keywords that the function is given, as they are."""
+    """Keywords that the function is given, unchanged."""
 
     @property
     def files(self) -> list[Path]:

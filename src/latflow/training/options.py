@@ -94,8 +94,8 @@ class TrainingOptions(Options):
     trains the cross-entropy branch of LF-MMI with 5; Adam's steps do not depend on the
     size of a gradient, so that it needs none.)"""
     freeze: tuple[str, ...] = ()
-    """Layers of the network that stay as they are at the start of this training, by
-    name; `*` stands for any part of one. Their normalization keeps its statistics too.
+    """Layers of the network that stay unchanged at the start of this training, by name;
+    `*` stands for any part of one. Their normalization keeps its statistics too.
     """
     max_norm: PositiveFloat | None = None
     """Greatest length of a unit's incoming weights; null for no limit."""
@@ -121,8 +121,8 @@ class TrainingOptions(Options):
     """Instead of adding up gradients in each step, ranks train alone and their
     parameters are averaged every so many steps; null for gradients."""
     elastic: Free[bool] = False
-    """With Horovod: go on with the ranks that are left when one dies, and take in new
-    ones."""
+    """With Horovod: continue with the ranks that are left when one dies, and take in
+    new ones."""
     pretraining: NonNegativeInt = 0
     """Layer-wise pretraining: epochs with the first layer alone, then with one more
     layer each time, until all are there. 0 for none. These epochs count in `epochs`."""
@@ -150,14 +150,14 @@ class TrainingOptions(Options):
     favour a class that the alignments hardly have, since the network has not learnt how
     rare it is."""
     continue_from: Literal["last"] | None = None
-    """`last`: go on from the newest checkpoint of the last training of this network,
+    """`last`: continue from the newest checkpoint of the last training of this network,
     killed or finished, under the options as they are now, of which learning rate,
     schedule, epochs and the like may have changed (see docs/training.md). null: only
-    the same training goes on; another begins anew."""
+    the same training continues; another begins again."""
     keep_finished: Free[bool] = True
     """Keep the last checkpoint of a training that has ended, and that of its best
-    epoch, so that it may go on later (`continue_from`): with Adam three times the size
-    of the network each. false removes them."""
+    epoch, so that it may continue later (`continue_from`): with Adam three times the
+    size of the network each. false removes them."""
     checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
     keep_checkpoints: Free[PositiveInt] = 2
@@ -384,7 +384,7 @@ class SequenceTrainingOptions(TrainingOptions):
 
 
 class SequenceSystemOptions(Options):
-    """A trained network goes on with whole utterances.
+    """A trained network continues with whole utterances.
 
     By a criterion over lattices that are made on the fly; see docs/sequence-
     training.md.

@@ -6,8 +6,8 @@ the interpreter. Epochs count from 0. The orders are those of RETURNN's `batchin
     default        as stored (sorted by id)
     sorted         short ones first; equal lengths as stored
     reverse        long ones first
-    random         anew in every epoch
-    laplace:<n>    random, then cut into n windows that are sorted by length, in turns
+    random again in every epoch laplace:<n> random, then cut into n windows that are
+    sorted by length, in turns
                    upwards and downwards: neighbours have similar lengths, yet batches
                    differ from epoch to epoch
     laplace:.<n>   the same with windows of n sequences (or a few more)

@@ -99,7 +99,7 @@ class LanguageModel:
 
     @property
     def checkpoints(self) -> str:
-        """Folder in which its trainings keep what they go on from.
+        """Folder in which its trainings keep what they continue from.
 
         A network of the recipe may have its name.
         """

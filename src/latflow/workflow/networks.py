@@ -101,7 +101,7 @@ class Network(System):
 
     @property
     def checkpoints(self) -> str:
-        """Folder in which its trainings keep what they go on from."""
+        """Folder in which its trainings keep what they continue from."""
         return f"{self.results}/checkpoints/{self.name}"
 
     @property
@@ -373,7 +373,7 @@ class Network(System):
 
 @dataclass(frozen=True, eq=False)
 class BaseNetwork(Network):
-    """A network with its own description, which others may go on from."""
+    """A network with its own description, which others may continue from."""
 
     options: (
         AttentionSystemOptions | CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions

@@ -59,7 +59,7 @@ class Recipe(Systems):
 
     @property
     def adds_words(self) -> bool:
-        """Return whether searches may get words: graphs are composed as they go on."""
+        """Return whether searches may get words, for which graphs are composed."""
         return self.options.decode.composition == "lookahead"
 
     @property

@@ -224,7 +224,7 @@ class _Resolver:
         return {**self.gmms, **self.networks}
 
     def _sequence_network(self, options: SequenceSystemOptions) -> SequenceNetwork:
-        """Return a network that goes on from another on lattices."""
+        """Return a network that continues from another on lattices."""
         parent = self._earlier("parent", options.parent, self.networks)
         assert parent is not None
         base, teacher = parent.base, None

@@ -1,14 +1,14 @@
 """Retries of trainings: an attempt that came further than the one before uses up none.
 
 Snakemake tries a failed job again as often as `retries` says, whatever became of it. A
-training that was killed goes on from its newest checkpoint, so that here only those
+training that was killed continues from its newest checkpoint, so that here only those
 attempts count which left no new one: a preempted training ends, one that fails at the
 same place is given up after as many retries as any job. The number of the attempt, by
 which rules ask for more memory and time, grows with the attempts that count, and no
 further than with other jobs.
 
 Checkpoints are looked at by Snakemake's main process alone, when an attempt has failed;
-jobs that have none of their own are left as they are.
+jobs that have none of their own are left unchanged.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from latflow.workflow.systems import GmmSystem, System, unless_set
 
 @dataclass(frozen=True, eq=False)
 class SequenceNetwork(Network):
-    """A network that goes on from another by a criterion of whole sequences.
+    """A network that continues from another by a criterion of whole sequences.
 
     Attributes:
         teacher: the network that it learns from, if the criterion has one.

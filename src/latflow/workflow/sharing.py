@@ -155,7 +155,7 @@ class SharedResults:
         return self._keys[job]
 
     def _key(self, job: Any, dag: Any) -> str | None:
-        """Return the key of a job anew."""
+        """Return the key of a job again."""
         outputs = [Path(path) for path in job.output]
         inside = [path.is_relative_to(self._results) for path in outputs]
         if not (outputs and all(inside)) or job.rule.name == "measure_capacity":

@@ -87,7 +87,7 @@ def end_jobs(process: int) -> list[int]:
 
 
 def _jobs_of(process: int, session: int) -> Iterator[int]:
-    """Yield the processes below one that are no shells, of its session."""
+    """Yield the processes below one that are not shells, of its session."""
     with contextlib.suppress(psutil.Error, OSError):  # they may end meanwhile
         for child in psutil.Process(process).children():
             yield from _job_or_below(child, session)

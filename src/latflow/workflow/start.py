@@ -104,7 +104,7 @@ def write_start(
             write_text(folder / name, _table(pairs))
         if data is not None:
             found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
-    except UserError:  # the next attempt begins anew
+    except UserError:  # the next attempt begins again
         for name in made:
             (folder / name).unlink(missing_ok=True)
         raise

@@ -308,7 +308,7 @@ def _rehearse(
 
 
 def _tails(tails: Mapping[str, float], survey: Survey) -> Iterator[Finding]:
-    """Find recordings that go on for long after their last utterance.
+    """Find recordings that continue for long after their last utterance.
 
     Args:
         tails: seconds that are left, by recording.

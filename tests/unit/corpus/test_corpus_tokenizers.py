@@ -57,8 +57,8 @@ def test_a_function_of_your_own(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded"):
         make_tokenizer(f"{tmp_path}/own.py:triples")
     for result, fault in [
-        ("[text, 3]", "gives 3, which is no word"),
-        ("['a b']", "gives 'a b', which is no word"),
+        ("[text, 3]", "gives 3, which is not a word"),
+        ("['a b']", "gives 'a b', which is not a word"),
         ("1 / 0", "fails: ZeroDivisionError"),
         ("None", "fails: TypeError"),
     ]:

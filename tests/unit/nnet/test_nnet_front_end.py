@@ -193,7 +193,7 @@ def test_masks_do_not_depend_on_the_order_of_microphones():
     ("layers", "dim", "message"),
     [
         ({"m": MEL}, 400, "layer m: needs the spectra that class stft or mvdr gives"),
-        ({"s": {**SPECTRA, "channels": 3}}, 400, "layer s: 400 numbers a frame are no"),
+        ({"s": {**SPECTRA, "channels": 3}}, 400, "400 numbers a frame are not windows"),
         ({"s": SPECTRA, "m": {**MEL, "num_bins": 300}}, 400, "layer m: mel filter"),
         ({"s": SPECTRA, "v": {"class": "mvdr"}}, 400, "layer v: needs from: .<stft"),
         ({"m": {"class": "mel"}}, 400, "layer m: key sample_rate is missing"),

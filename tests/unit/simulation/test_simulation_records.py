@@ -443,7 +443,7 @@ def test_rare_speakers_are_found():
 
 
 def test_rooms_without_a_place_are_drawn_again():
-    """A room smaller than the least distances from its walls is no traceback."""
+    """A room smaller than the least distances from its walls is not a traceback."""
     assert draw(options_of(rooms={**ROOMS, "from_wall": 1.3})).room is not None
     with pytest.raises(UserError, match="less from_wall"):
         draw(options_of(rooms={**ROOMS, "from_wall": 5.0}))

@@ -252,8 +252,8 @@ def _result(arcs: np.ndarray, costs: np.ndarray, strings: Strings) -> CompactLat
 def _insert_phones(lattice: Lattice, model: TransitionModel) -> tuple[Lattice, int]:
     """Label the arcs on which a phone begins.
 
-    A phone begins with a transition-id of its first HMM state that is no self-loop. An
-    arc that has a word keeps it, and an arc with the phone's label alone follows it.
+    A phone begins with a transition-id of its first HMM state that is not a self-loop.
+    An arc that has a word keeps it, and an arc with the phone's label alone follows it.
     Phones that begin at the start state have no label; there is nothing to distinguish
     before them.
 

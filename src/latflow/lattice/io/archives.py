@@ -325,7 +325,7 @@ def _read_scp(path: Path) -> Iterator[tuple[str, _Offset]]:
     """Yield (utterance, offset) of an scp file.
 
     Raises:
-        UserError: a line is no entry, or asks for a command to be run.
+        UserError: a line is not an entry, or asks for a command to be run.
     """
     for number, line in read_lines(path):
         utterance, _, where = line.strip().partition(" ")

@@ -129,7 +129,7 @@ class LatticeStream(BufferedBytes):
                 self.fail("found no OpenFst header where one is expected")
             names.append(self.take(length).decode("latin-1"))
         if names[0] != "vector" or names[1] not in _IS_COMPACT:
-            self.fail(f"an FST of type {names[0]} {names[1]}, which is no lattice")
+            self.fail(f"an FST of type {names[0]} {names[1]}, which is not a lattice")
         _, flags, _, start, num_states, _ = struct.unpack("<iiQqqq", self.take(40))
         if flags != 0 or num_states < 0:
             self.fail("a lattice with symbol tables or an impossible header")

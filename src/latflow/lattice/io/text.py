@@ -41,8 +41,8 @@ def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Ma
         path: what error messages call the archive.
 
     Raises:
-        UserError: a line is no arc, final state or key, or belongs to another kind of
-            lattice than those before; names the line.
+        UserError: a line is not an arc, final state or key, or belongs to another kind
+            of lattice than those before; names the line.
     """
     builder: _Builder | None = None
     utterance, number = "", 0
@@ -167,7 +167,7 @@ class _Builder:
 
 
 def _check(weight: Sequence[str]) -> None:
-    """Raise ValueError if a weight is none."""
+    """Raise ValueError if a weight is invalid."""
     _costs([weight])
     _strings([weight])
 

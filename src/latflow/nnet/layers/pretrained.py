@@ -135,7 +135,7 @@ class Pretrained(Layer):
         most = options.longest
         if shape.dim < options.shift or shape.channels != 1:
             raise LayerError(
-                f"{shape.dim} numbers a frame are no windows of samples every "
+                f"{shape.dim} numbers a frame are not windows of samples every "
                 f"{options.shift}; it reads features of type waveform"
             )
         self.input: nn.Module | None = None
