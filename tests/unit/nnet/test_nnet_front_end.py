@@ -25,8 +25,6 @@ from latflow.nnet.network import Network
 RATE = 16000
 SPECTRA = {"class": "stft"}
 MEL = {"class": "mel", "sample_rate": RATE}
-# Short windows, of 8 samples, for exact gradients.
-TINY = FrontEndOptions(type="waveform", frame_length_ms=8, frame_shift_ms=4)
 TINY_MEL = {"class": "mel", "sample_rate": 1000, "num_bins": 3, "filters": "gaussian"}
 
 # Edges in the wrong order: the widths of bells would be no numbers.

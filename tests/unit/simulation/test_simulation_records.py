@@ -297,11 +297,6 @@ def test_devices_do_what_they_say(effect, check):
     assert check(*apply(record))
 
 
-def at_peak(wave):
-    """Share of the samples at the greatest level."""
-    return np.mean(np.abs(wave) >= 0.999 * wave.max())
-
-
 def band(wave, low, high):
     """Share of the energy of a band."""
     energy = np.square(np.abs(np.fft.rfft(wave)))
