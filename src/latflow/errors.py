@@ -81,7 +81,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
     def __init__(
         self,
         line: str = "the training was interrupted; its checkpoint is written: run the "
-        "same command again, and it goes on from there",
+        "same command again, and it continues from there",
     ) -> None:
         super().__init__(line)
 

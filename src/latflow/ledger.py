@@ -96,7 +96,7 @@ class Ledger:
                 f"{self.stage} skipped {skipped} of {num_utterances} utterances "
                 f"(allowed share {max_skipped_fraction:g}); first: {worst.reason}",
                 utterance=worst.utterance,
-                remedy="mend the data, or raise ledger.max_skipped_fraction (--config "
+                remedy="fix the data, or raise ledger.max_skipped_fraction (--config "
                 f"'ledger={{max_skipped_fraction: {_rounded_up(share)}}}'; of latflow "
                 f"align --max-skipped {_rounded_up(share)}), and run again",
             )

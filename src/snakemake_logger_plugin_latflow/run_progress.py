@@ -358,9 +358,9 @@ class LogHandler(LogHandlerBase):
         self._plain.handle(record)
         results = os.environ.get(RESULTS)
         if results and not self.common_settings.dryrun:
-            from latflow.report.outcome import tell_outcome
+            from latflow.report.outcome import outcome_text
 
-            self._write(tell_outcome(results))
+            self._write(outcome_text(results))
 
     def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
         """Return what Snakemake refuses in a line of ours, where there is one."""

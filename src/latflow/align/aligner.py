@@ -133,7 +133,7 @@ class Aligner:
 
         Raises:
             UserError: the scores have another number of pdfs than the model, or the
-                graph has transition-ids that the model has not.
+                graph has transition-ids that the model lacks.
         """
         num_frames, num_pdfs = scores.shape
         self._check(graph, num_pdfs)

@@ -119,7 +119,7 @@ def _with_hypotheses(
         name, words = next(groups, ("", iter(())))
     if name:
         raise UserError(
-            "words of an utterance that the set has not, or not in its place",
+            "words of an utterance that is not in the set, or not in its place",
             file=hypotheses,
             utterance=name,
             remedy="decode the set again",

@@ -432,7 +432,7 @@ def _misheard(
         name, *recognized = line.split() or [""]
         if name not in frames:
             raise UserError(
-                f"line {number}: an utterance that the set has not",
+                f"line {number}: an utterance that is not in the set",
                 file=hypotheses,
                 utterance=name,
                 remedy="decode the set again",

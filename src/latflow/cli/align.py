@@ -110,7 +110,7 @@ _PRODUCTS = (
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
     CORES,
     _MAX_SKIPPED,
-    flag("--clean", "begin anew: remove what earlier runs left in the folder"),
+    flag("--clean", "begin again: remove what earlier runs left in the folder"),
     flag("--dry-run", "say what would be done"),
     _G2P,
     *_SOURCE,
@@ -134,7 +134,7 @@ def _align(arguments: Arguments) -> int:
     source, findings, survey = _surveyed(arguments, _lang_options(g2p))
     sys.stdout.write(f"{render(findings)}\n")
     if any(finding.severity == "error" for finding in findings):
-        sys.stdout.write("mend the errors, then run the command again\n")
+        sys.stdout.write("fix the errors, then run the command again\n")
         return 1
     speakers = len(survey.speakers)
     sys.stdout.write(
@@ -192,7 +192,7 @@ def _remove_runs(out: Path) -> None:
         raise UserError(
             "is of another experiment: --clean would remove it",
             file=results / others[0],
-            remedy="align into a folder of its own",
+            remedy="align into a separate folder",
         )
     if (results / EXPERIMENT).is_dir():  # else Snakemake's folder is not of ours
         for folder in (results, out / ".snakemake"):

@@ -72,7 +72,7 @@ def _init(arguments: Arguments) -> None:
         f"{'Then' if found else 'Set the paths in recipe.yaml, then'}:\n"
         f"  cd {shlex.quote(arguments.folder)}\n"
         "  latflow doctor     # looks for mistakes in the data\n"
-        "  latflow run        # does the whole job; a second run goes on\n"
+        "  latflow run        # does the whole job; a second run continues\n"
     )
 
 
@@ -240,10 +240,10 @@ def _write(text: str, out: str | None) -> None:
 @COMMANDS.command("show", *RECIPE)
 def _show(arguments: Arguments) -> None:
     """Print the WER table of what is scored so far, and what to do with it."""
-    from latflow.report.outcome import tell_outcome
+    from latflow.report.outcome import outcome_text
 
     folder = results_folder(arguments)
-    outcome = tell_outcome(folder)
+    outcome = outcome_text(folder)
     if not outcome:
         raise UserError("no results yet", file=folder, remedy="latflow run does it")
     sys.stdout.write(outcome)
@@ -345,6 +345,6 @@ def _compile_kernels(arguments: Arguments) -> None:
         if count:
             sys.stderr.write(
                 f"warning: {package}: {count} kernels are not as listed and will be "
-                "compiled when they are called; to list them anew, run make demo in a "
+                "compiled when they are called; to list them again, run make demo in a "
                 "fresh checkout, then latflow compile-kernels --update\n"
             )

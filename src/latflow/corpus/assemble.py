@@ -366,13 +366,13 @@ class CorpusWriter:
             return (
                 f"goes from {supervision.start:g} s to {end:g} s, but its recording "
                 f"lasts {recording.duration:g} s",
-                "mend the times, remove the utterance",
+                "fix the times, remove the utterance",
             )
         if supervision.duration < self._checks.min_duration:
             return (
                 f"lasts {supervision.duration:g} s only (min_duration is "
                 f"{self._checks.min_duration:g} s)",
-                "mend the times, remove the utterance",
+                "fix the times, remove the utterance",
             )
         return self._channel_fault(supervision, recording)
 

@@ -32,7 +32,7 @@ from latflow.corpus.wav_length import UNKNOWN_LENGTHS
 BLOCK_SAMPLES = 1 << 16
 SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
-RESTORE = "restore the file, or mend its path"
+RESTORE = "restore the file, or fix its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
 _MOST_PEAK = 1.5  # without a note
@@ -329,13 +329,13 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
         raise BadAudio(
             f"{source.source} holds {found[1]} samples at {found[0]} Hz, its manifest "
             f"says {stated[1]} at {stated[0]} Hz",
-            "make the manifest anew from the audio",
+            "make the manifest again from the audio",
         )
     if len(source.channels) > facts.num_channels:
         raise BadAudio(
             f"{source.source} has {facts.num_channels} channels, its manifest says "
             f"{len(source.channels)}",
-            "make the manifest anew from the audio",
+            "make the manifest again from the audio",
         )
 
 

@@ -91,7 +91,7 @@ def _list_files(
         try:
             parts = _parts(source, top, path, transcript)
         except UserError as error:
-            remedy = error.remedy or "mend the file"
+            remedy = error.remedy or "fix the file"
             fault = Fault(file_id(inside), error.what, str(transcript), remedy)
             listing.faults.append(fault)
             continue

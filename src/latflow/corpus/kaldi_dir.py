@@ -254,7 +254,7 @@ class KaldiDir:
             f"{' '.join(side)!r} is not: file, channel (A, B, or a number from 1)",
             file=self._sides.path,
             utterance=recording_id,
-            remedy="mend the line, or remove the file: only channels need it",
+            remedy="fix the line, or remove the file: only channels need it",
         )
 
     def _supervision(

@@ -354,7 +354,7 @@ RESERVED = frozenset({"train", "dev", "full", "language"})
 def _not_reserved(name: str) -> str:
     """Return the name of a set; refuse one that is taken."""
     if name in RESERVED:
-        raise ValueError(f"{name} is not a name for a set of your own")
+        raise ValueError(f"{name} is not a name for a custom set")
     return name
 
 

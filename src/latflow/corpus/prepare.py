@@ -357,7 +357,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
                     f"two recordings have the id {one.recording.id}",
                     file=source.path,
                     utterance=one.id,
-                    remedy="give each an id of its own",
+                    remedy="give each its own id",
                 )
             ids.fill_utterances([one.supervision], source.path)
         _write_checked(task, source, recs, sups, source.path, rejected, ids.named)

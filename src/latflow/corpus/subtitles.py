@@ -43,7 +43,7 @@ def read_subtitles(path: str | Path) -> list[Tier]:
             raise UserError(
                 f"line {number}: a cue ends at {end:g} s, and begins at {start:g} s",
                 file=path,
-                remedy="mend its times",
+                remedy="fix its times",
             )
         repeated += bool(last) and _plain(lines[0]) == last
         count, last = count + 1, _plain(lines[-1])
@@ -110,5 +110,5 @@ def _check_overlap(path: str | Path, cues: Sequence[Interval]) -> None:
                 f"cues overlap in time: {one.text[:40]!r} and {other.text[:40]!r} at "
                 f"{other.start:g} s",
                 file=path,
-                remedy="mend their times; of several people, name them (<v Ann>)",
+                remedy="fix their times; of several people, name them (<v Ann>)",
             )

@@ -77,7 +77,7 @@ def read_tiers(path: str | Path) -> list[Tier]:
         raise UserError(
             f"not a TextGrid in text form, or damaged ({error})",
             file=path,
-            remedy="mend it in Praat, and save it as a text file (long or short)",
+            remedy="fix it in Praat, and save it as a text file (long or short)",
         ) from None
 
 

@@ -331,7 +331,7 @@ def load_graph(path: str | Path, lang: Lang) -> DecodingGraph:
         )
     if (highest := int(np.max(graph.olabel, initial=0))) > max(lang.words):
         raise UserError(
-            f"the graph has word {highest}, which words.txt of {lang.folder} has not",
+            f"the graph has word {highest}, which words.txt of {lang.folder} lacks",
             file=path,
             remedy="make the graph again from this lang directory",
         )

@@ -397,7 +397,7 @@ def check_dim(model: IvectorModel, store: FrameStore) -> None:
     wanted = len(model.projection.mean) // width
     if store.dim != wanted:
         raise UserError(
-            f"has {store.dim} features, the i-vector extractor wants {wanted}",
+            f"has {store.dim} features, the i-vector extractor expects {wanted}",
             file=store.folder,
             remedy="train the extractor on the same features",
         )

@@ -441,7 +441,7 @@ def check_graph(
 def check_labels(
     graph: Graph, model: TransitionModel, lang: Lang, path: str | Path
 ) -> None:
-    """Refuse a graph with labels that model or language have not.
+    """Refuse a graph with labels that model or language lack.
 
     Raises:
         UserError: a label is not a transition-id of the model or no word, or the graph
@@ -461,7 +461,7 @@ def check_labels(
     word = int(np.max(graph.olabel, initial=0))
     if word > max(lang.words):
         raise UserError(
-            f"the graph has word {word}, which words.txt of {lang.folder} has not",
+            f"the graph has word {word}, which words.txt of {lang.folder} lacks",
             file=path,
             remedy=remedy,
         )

@@ -296,7 +296,7 @@ class AcousticModel:
             raise UserError(
                 f"{gmms.num_pdfs} mixtures for {transitions.num_pdfs} pdfs",
                 file=path,
-                remedy="train the model again, or copy the file anew",
+                remedy="train the model again, or copy the file again",
             )
         return cls(transitions, gmms)
 

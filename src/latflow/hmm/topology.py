@@ -22,7 +22,7 @@ from latflow.files import write_text
 from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 NO_PDF = -1  # pdf-class of a state that emits nothing
-_REMEDY = "mend the topology, or make the language directory again"
+_REMEDY = "fix the topology, or make the language directory again"
 
 
 @dataclass(frozen=True)

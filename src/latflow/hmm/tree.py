@@ -268,7 +268,7 @@ def stub_map(
             what = f"phone {min(again)} is in two" if again else "there is an empty one"
             raise UserError(
                 f"of the phone sets that share a tree root: {what}",
-                remedy="mend phones/sets.int and phones/roots.int of the language",
+                remedy="fix phones/sets.int and phones/roots.int of the language",
             )
         seen |= set(root.phones)
     return _stub(list(roots), num_pdf_classes, central_position, 0)

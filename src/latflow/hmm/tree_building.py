@@ -142,7 +142,7 @@ def _checked_roots(
         Root(tuple(sorted(phones)), shared=shared, split=split)
         for shared, split, phones in roots
     ]
-    remedy = "mend phones/roots.int of the language directory"
+    remedy = "fix phones/roots.int of the language directory"
     for root in checked:
         if root.split and not root.shared:
             raise UserError(

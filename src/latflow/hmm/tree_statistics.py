@@ -336,7 +336,7 @@ def phone_clusters(
     if len(set(listed)) < len(listed) or not all(sets):
         raise UserError(
             "the sets of phones to cluster overlap, or one is empty",
-            remedy="mend phones/sets.int of the language directory",
+            remedy="fix phones/sets.int of the language directory",
         )
     set_of = np.full(max([*listed, int(statistics.phones.max())]) + 1, -1, np.int64)
     for number, phones in enumerate(sets):

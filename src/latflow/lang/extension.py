@@ -142,7 +142,7 @@ def read_with_phones_of(
             )
     if strange:
         log.warning(
-            "%s: pronunciations left out, with phones that the model has not: %d, of "
+            "%s: pronunciations left out, with phones that the model lacks: %d, of "
             "%d words, with %s",
             given.file,
             len(strange),

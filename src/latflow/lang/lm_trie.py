@@ -138,7 +138,7 @@ class LmTrie:
         highest = int(np.max(grammar.olabel, initial=0))
         if word_ids is not None and highest > max(word_ids.values()):
             raise UserError(
-                f"the grammar has word {highest}, which words.txt has not",
+                f"the grammar has word {highest}, which words.txt lacks",
                 file=file,
                 remedy="take the lang directory that it was made with",
             )

@@ -24,7 +24,7 @@ from latflow.yaml_files import read_yaml
 DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
 
 
-#: A file with a description, or what stands in it.
+#: A file with a description (`latflow.nnet.description`), or what stands in it.
 Described = str | Path | Mapping[str, Any]
 
 
@@ -83,11 +83,8 @@ def described_subsampling(source: Described) -> int:
 
     Nothing else of the description is checked: an invalid layer counts as 1.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     layers = _layers_of(_read_config(source))
     ends = [name for name, layer in layers.items() if _is_output(layer)]
@@ -99,11 +96,8 @@ def described_outputs(source: Described) -> dict[str, OutputLoss]:
 
     Nothing else of the description is checked.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     config = _read_config(source)
     found = {}
@@ -122,11 +116,8 @@ def described_outputs(source: Described) -> dict[str, OutputLoss]:
 def described_sample_rates(source: Described) -> dict[str, int]:
     """Return the sample rates that layers of a network are for, Hz, by layer.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     rates = _given(source, "sample_rate")
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
@@ -135,11 +126,8 @@ def described_sample_rates(source: Described) -> dict[str, int]:
 def described_licences(source: Described) -> list[str]:
     """Return the texts of the licences of pretrained encoders in a trained network.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     return list(dict.fromkeys(map(str, _given(source, "licence").values())))
 
@@ -147,11 +135,8 @@ def described_licences(source: Described) -> list[str]:
 def described_parts(source: Described) -> dict[str, str]:
     """Return the features that layers take of those side by side, by layer.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     given = _given(source, "features", {"slice"})
     return {name: str(features) for name, features in given.items()}
@@ -161,11 +146,11 @@ def described_layers(source: Described, behind: str | None = None) -> list[str]:
     """Return the names of a network's layers that share no other's parameters.
 
     Args:
-        source: see `latflow.nnet.description`.
+        source: the description.
         behind: a layer; those that it needs, and itself. None for all.
 
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     layers = _layers_of(_read_config(source))
     needed = set(layers) if behind is None else _needed_by(behind, layers)

@@ -259,7 +259,7 @@ def _check(model: AcousticNetwork) -> None:
     kind = model.normalizer.kind
     if kind not in {"none", "global"}:
         raise UserError(
-            f"normalization {kind} needs the whole utterance, which nnet3 has not",
+            f"normalization {kind} needs the whole utterance, which nnet3 lacks",
             file=description.file,
             remedy="train with data.normalization: global",
         )

@@ -33,7 +33,7 @@ def read_component(reader: KaldiReader, name: str) -> Component:
     """Read a component.
 
     Raises:
-        UserError: it is cut, has a class or a token that Kaldi has not, or lacks what
+        UserError: it is cut, has a class or a token that Kaldi lacks, or lacks what
             recognition needs.
     """
     opening = reader.token()

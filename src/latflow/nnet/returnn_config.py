@@ -127,12 +127,12 @@ def _read_json(text: str, path: Path) -> ReturnnConfig:
     try:
         tree = ast.parse(_COMMENTS.sub(r"\1", text).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"no JSON: {error}", file=path, remedy="mend it") from None
+        raise UserError(f"no JSON: {error}", file=path, remedy="fix it") from None
     values = _value(tree.body, _JSON_NAMES)
     if code := code_in(values):
-        raise UserError(f"no JSON: {code.text}", file=path, remedy="mend it")
+        raise UserError(f"no JSON: {code.text}", file=path, remedy="fix it")
     if not isinstance(values, dict):
-        raise UserError("no JSON: no dictionary", file=path, remedy="mend it")
+        raise UserError("no JSON: no dictionary", file=path, remedy="fix it")
     values = {str(key): value for key, value in values.items()}
     if _is_network(values):  # alone, as RETURNN logs it and papers print it
         values = {"network": values}

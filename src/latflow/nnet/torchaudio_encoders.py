@@ -47,7 +47,7 @@ def find_file(folder: Path) -> Path | None:
         raise UserError(
             f"has {found[0].name} and {found[1].name}",
             file=folder,
-            remedy="give each encoder a folder of its own",
+            remedy="give each encoder its own folder",
         )
     return found[0] if found else None
 

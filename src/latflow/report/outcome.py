@@ -13,7 +13,7 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
 
-def tell_outcome(folder: str | Path, recipe: Recipe | None = None) -> str:
+def outcome_text(folder: str | Path, recipe: Recipe | None = None) -> str:
     """Return what a person wants to know at the end of a run.
 
     Args:

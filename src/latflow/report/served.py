@@ -12,7 +12,7 @@ from latflow.workflow.packages import PackagePlan
 
 _RATES = (
     "Each utterance is recognized as a server recognizes a stream, and latflow "
-    "transcribe a file: speech is looked for, and each segment of it begins anew. "
+    "transcribe a file: speech is looked for, and each segment of it begins again. "
     "The rates above are of whole utterances; where these hold several sentences with "
     "pauses between them, they differ."
 )

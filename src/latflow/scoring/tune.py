@@ -131,7 +131,7 @@ def _sweep(
         for name, best, fresh in (("lmwt", lmwt, further), ("wip", wip, costlier)):
             if fresh:
                 log.info(
-                    "the best %s, %g, is the last one tried: going on with %g ... %g",
+                    "the best %s, %g, is the last one tried: continuing with %g ... %g",
                     *(SCALES[name], best, fresh[0], fresh[-1]),
                 )
         weights = sorted({*weights, *further})

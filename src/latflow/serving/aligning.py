@@ -150,7 +150,7 @@ class AlignmentTask:
         transcript needs them.
 
         Raises:
-            UserError: a word of the transcripts has a phone that the package has not.
+            UserError: a word of the transcripts has a phone that the package lacks.
         """
         if self.known is not None:
             return self.known

@@ -240,7 +240,7 @@ class TritonServer:
         except ImportError:
             raise UserError(
                 "the package tritonclient is not installed",
-                remedy="pip install tritonclient[grpc], in an environment of its own",
+                remedy="pip install tritonclient[grpc], in a separate environment",
             ) from None
         parts = urlsplit(url)
         self._model = parts.path.strip("/") or MODEL

@@ -53,7 +53,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType({
     "endpoint.rule3.min-trailing-silence": "1.0",
     "endpoint.rule4.min-trailing-silence": "2.0",
 })  # fmt: skip
-# Options of Kaldi's front end whose other values ours has not, and that value; options
+# Options of Kaldi's front end whose other values ours lacks, and that value; options
 # that only say how a program goes about it.
 _FIXED = {
     "remove-dc-offset": "true", "round-to-power-of-two": "true", "raw-energy": "true",
@@ -334,7 +334,7 @@ def read_conf(found: VoskFolder) -> VoskConf:
     """Read `mfcc.conf` (or `fbank.conf`) and `model.conf`, or what Vosk has built in.
 
     Raises:
-        UserError: a file is missing, or an option has a value that ours has not.
+        UserError: a file is missing, or an option has a value that ours lacks.
     """
     kind = "mfcc" if (found.conf / "mfcc.conf").is_file() else "fbank"
     path = found.conf / f"{kind}.conf"

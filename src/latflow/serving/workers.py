@@ -130,7 +130,7 @@ def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
             raise UserError(
                 f"two packages of the name {info.name}",
                 file=package,
-                remedy="serve them on ports of their own",
+                remedy="serve them on separate ports",
             )
         infos.append(info)
         if not info.is_streaming and info.why_not_recognizing is None:

@@ -279,16 +279,7 @@ def _simulate_conversations(
 ) -> Generator[tuple[Record, Counter[str]]]:
     """Write conversations, and the manifests of their utterances.
 
-    Args:
-        speech: the utterances.
-        drawn: the conversations, in which each occurs once.
-        folder: see `_simulate_utterances`.
-        final: see `_simulate_utterances`.
-        options: see `simulate_corpus`.
-        threads: see `simulate_corpus`.
-
-    Yields:
-        See `_simulate_utterances`.
+    Each utterance occurs once in `drawn`; all else is as in `_simulate_utterances`.
     """
     rate = speech.rate
     simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
@@ -411,7 +402,7 @@ class _Counts(Counts):
         utt_id = record.turns[0].utterance if record.turns else record.utterance
         room = record.room
         if room is not None and room.redraws and room.number not in self._rooms:
-            self._note(utt_id, "room drawn anew: not its T60, or no place")
+            self._note(utt_id, "room drawn again: not its T60, or no place")
         for event, reason in _REASONS.items():
             for _ in range(events.get(event, 0)):
                 self._note(utt_id, reason)

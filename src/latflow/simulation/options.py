@@ -397,7 +397,7 @@ class SimulatedSetOptions(SimulationOptions):
     @model_validator(mode="after")
     def _check_conversation(self) -> Self:
         if self.conversation is not None and self.speakers is not None:
-            raise ValueError("speakers: conversation has speakers of its own")
+            raise ValueError("speakers: conversation has its own speakers")
         walks = isinstance(self.rooms, GeneratedRooms) and self.rooms.movement
         if self.conversation is not None and walks:
             raise ValueError("rooms.movement: speakers of a conversation stay")

@@ -245,7 +245,7 @@ def learn_from(
     known = sum(int(np.isfinite(u.truth[1:-1]).sum()) for u in utterances)
     if known < FEWEST:
         raise UserError(
-            f"{known} boundaries set by hand that the alignment has, too, where "
+            f"{known} manual boundaries that the alignment has, too, where "
             f"{FEWEST} are needed",
             remedy="5 minutes of speech have 3,000; their phones are in a tier that "
             "--tier names",
@@ -413,7 +413,7 @@ def render(learnt: Learnt) -> str:
     """Return the figures as a reader wants them."""
     rows = [("as aligned", learnt.before), ("as learnt", learnt.after)]
     lines = [
-        f"{learnt.before['count']} boundaries set by hand, each judged by a model that "
+        f"{learnt.before['count']} manual boundaries, each judged by a model that "
         f"was learnt without its {learnt.held_out[:-1]}:\n"
     ]
     for name, row in rows:

@@ -240,13 +240,13 @@ def read_checkpoint(path: Path) -> State:
         raise UserError(
             f"not a readable checkpoint ({what})",
             file=path,
-            remedy="remove the file; the training goes on from the one before",
+            remedy="remove the file; the training continues from the one before",
         ) from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise UserError(
             "not a checkpoint of this version of latflow",
             file=path,
-            remedy="remove the folder; the training begins anew",
+            remedy="remove the folder; the training begins again",
         )
     return whole
 
@@ -269,8 +269,8 @@ def _write(path: Path, whole: State) -> None:
             f"may not be written ({_reason(error)})",
             file=path,
             remedy="the unfinished file was removed; free space there, or have the "
-            "results folder on another disk: the training goes on from the checkpoint "
-            "before",
+            "results folder on another disk: the training continues from the "
+            "checkpoint before",
         ) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -104,7 +104,7 @@ def continue_last(
     write_json(record, continued)  # last: without it all is taken over again
     changed = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changes.items())
     log.info(
-        "goes on from epoch %d, batch %d of the training %s; changed: %s",
+        "continues from epoch %d, batch %d of the training %s; changed: %s",
         newest.epoch, newest.batch, source, changed or "nothing",
     )  # fmt: skip
     return continued
@@ -156,7 +156,7 @@ def _changes(
         raise UserError(
             f"training.continue_from: the last training differs in {', '.join(fixed)}",
             file=source,
-            remedy="set these as they were, or leave continue_from out to train anew",
+            remedy="set these as they were, or leave continue_from out to train again",
         )
     hidden = ("training.continue_from", "continued")
     return {

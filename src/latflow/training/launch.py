@@ -203,7 +203,7 @@ def launch(
     if is_slurm and elastic:
         raise UserError(
             "an elastic training cannot be started by srun, which ends all ranks",
-            remedy="set training.elastic to false: a job that is tried again goes on",
+            remedy="set training.elastic to false: a job that is tried again continues",
         )
     if backend != "horovod" and hosts is not None and not is_slurm:
         raise UserError(

@@ -205,6 +205,31 @@ class TrainingOptions(Options):
 
 #: A description of a network: a file, or what would stand in it.
 NetworkSource = str | dict[str, Any]
+# Keys that systems of several types have.
+Parent = Annotated[
+    str | None,
+    Field(
+        description="Earlier network whose parameters the training starts from, by the "
+        "names of the layers: a network may be grown, or cut, on the way. null for "
+        "random parameters. See docs/training.md."
+    ),
+]
+FeaturesRead = Annotated[
+    str | None,
+    Field(
+        description="Features that the network reads: a name of `nnet.features`, "
+        "`nnet.ivectors`, `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for "
+        "its features (after LDA, MLLT, and the transforms of the speakers); or null "
+        "for the frames that GMM systems start from."
+    ),
+]
+AlignedSet = Annotated[
+    str,
+    Field(
+        description="Set that the network is trained on: `train`, or one of "
+        "`corpus.perturbed` or `corpus.cleaned`, which `alignments` then aligns."
+    ),
+]
 
 
 class CeSystemOptions(Options):
@@ -217,21 +242,12 @@ class CeSystemOptions(Options):
     network: NetworkSource
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str
     """System whose alignments, tree and decoding graph are used:
     a GMM system, or an earlier network, which aligns as `nnet.align` says."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     data: DataOptions = DataOptions()
     """Data of the training: pieces of utterances, their order, batches, normalization.
     All lengths are frames of the features."""
@@ -253,22 +269,13 @@ class CtcSystemOptions(Options):
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md. Its decoded
     output has `loss: ctc`."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str | None = None
     """System whose alignments further outputs of cross-entropy learn from: a GMM
     system, or an earlier network, which aligns as `nnet.align` says; null where there
     are none."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     graph: CtcGraphOptions = CtcGraphOptions()
     """Scales of the transition probabilities in graphs of CTC, which has none."""
     data: CtcDataOptions = CtcDataOptions()
@@ -293,20 +300,13 @@ class AttentionSystemOptions(Options):
     `layers`; see docs/networks.md. Its decoded
     output is a layer of class `attention_decoder`; another output may have the loss
     `ctc`, over the same units."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     units: Literal["phone", "character", "word"] = "phone"
     """What is predicted: phones of the lexicon, characters of its words (and a space
     behind each), or its words."""
     alignments: None = None
     """Always null: transcripts alone are learnt from."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
+    features: FeaturesRead = None
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`."""
@@ -330,24 +330,15 @@ class LfmmiSystemOptions(Options):
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md. Its first output
     has `loss: lfmmi`."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str | None = None
     """System whose alignments the supervision is made from: a GMM system, or an earlier
     network that scores every frame, which aligns as `nnet.align` says. The tree is made
     from those of the GMM system. Without, the training starts flat, from transcripts
     alone: on whole utterances, with the full tree of `tree.context_width` phones (1
     unless set, or 2), and `criterion.l2` 5e-5 unless set."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     tree: ChainTreeOptions = ChainTreeOptions()
     """Tree and denominator of a network trained with lattice-free MMI."""
     supervision: SupervisionOptions = SupervisionOptions()
@@ -384,10 +375,9 @@ class SequenceTrainingOptions(TrainingOptions):
 
 
 class SequenceSystemOptions(Options):
-    """A trained network continues with whole utterances.
+    """Continue the training of a network, by a criterion over lattices.
 
-    By a criterion over lattices that are made on the fly; see docs/sequence-
-    training.md.
+    Lattices are made on the fly from whole utterances; see docs/sequence-training.md.
     """
 
     type: Literal["sequence"] = "sequence"

@@ -305,7 +305,7 @@ def read_network(file: Path, features: Frames) -> NetworkDescription:
         features: that the network reads.
 
     Raises:
-        UserError: a wrong description, or one of parts that the features have not.
+        UserError: a wrong description, or one of parts that the features lack.
     """
     parts = features.meta.get("parts", ())
     return NetworkDescription.load(file).with_parts(dict(parts))
@@ -338,6 +338,6 @@ def load_matching(network: Network, parent: Path) -> None:
     )
     for name in new:
         why = "is of another size in" if name in known else "is not in"
-        log.warning("%s %s the parent %s, and starts anew", name, why, parent)
+        log.warning("%s %s the parent %s, and starts again", name, why, parent)
     for name in sorted(known.keys() - own.keys()):
         log.warning("%s of the parent %s is left out", name, parent)

@@ -367,7 +367,7 @@ def _simulated_targets(
     clean = open_features(job.frames_dir, data)
     if not isinstance(clean, LiveFrames):
         raise UserError(
-            "stored features cannot be simulated anew",
+            "stored features cannot be simulated again",
             file=job.frames_dir,
             remedy="compute features on the fly (`stored: false`)",
         )

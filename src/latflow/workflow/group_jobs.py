@@ -18,7 +18,7 @@ from snakemake.logging import logger
 _LOG_ERROR: Any = GroupJob.log_error
 
 
-def tell_reasons() -> None:
+def show_reasons() -> None:
     """Make this process's Snakemake show why a group job failed."""
 
     def log_error(group: Any, msg: str | None = None, **known: Any) -> None:

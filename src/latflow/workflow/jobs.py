@@ -40,7 +40,7 @@ from latflow.provenance import PACKAGE_ROOT, git_state, read_record, versions
 log = logging.getLogger(__name__)
 # Larger files are known by their size alone: reading them again would cost too much.
 LARGEST_DIGESTED = 256 << 20  # bytes
-# Of their dev sets any share may be skipped: phones that training has not.
+# Of their dev sets any share may be skipped: phones that training lacks.
 _WITHOUT_LIMIT = ("make_supervisions", "supervise_flat_start")
 # Inputs of a job that determine its split.
 _SPLIT = re.compile(r"(?:streams/[^/]+/)?(?:corpus|features|frames)/([^/]+)/[^/]+")

@@ -302,7 +302,7 @@ class Network(System):
             first_whole_epoch(description, training.pretraining, training.epochs)
 
     def _check_layers(self) -> None:
-        """Refuse to freeze, or to train otherwise, layers that it has not."""
+        """Refuse to freeze, or to train otherwise, layers that it lacks."""
         training, known = self.options.training, self.layers
         for layer in training.learning_rate_factors if known else ():
             key = f"{self.key}.training.learning_rate_factors"

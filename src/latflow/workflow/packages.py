@@ -191,7 +191,7 @@ class PackagePlan:
         if isinstance(features, LhotseExtractionOptions) and features.is_own:
             raise UserError(
                 f"{name} reads features of {features.extractor}, and a package holds "
-                "no code of your own",
+                "no custom code",
                 remedy="package a system on features of another type, or of an "
                 "extractor that Lhotse registers",
             )

@@ -91,7 +91,7 @@ def count_by_progress(folders: Iterable[str]) -> None:
         if failures > allowed:
             logger.error(
                 f"{what}: {failures} attempts in a row wrote no checkpoint in "
-                f"{folder} - see the log; the same command goes on from the last one"
+                f"{folder} - see the log; the same command continues from the last one"
             )
             return 0
         # Snakemake adds one for the attempt that follows.
@@ -100,7 +100,7 @@ def count_by_progress(folders: Iterable[str]) -> None:
             logger.info(f"{what}: no new checkpoint, retry {failures} of {allowed}.")
         else:
             job.attempt -= 1
-            logger.info(f"{what}: goes on from a new checkpoint, no retry used.")
+            logger.info(f"{what}: continues from a new checkpoint, no retry used.")
         return sys.maxsize
 
     setattr(Job, "restart_times", property(restart_times))  # noqa: B010 - no setter

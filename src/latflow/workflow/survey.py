@@ -332,7 +332,7 @@ def _noted(ledger: Ledger, survey: Survey, remedy: str) -> Iterator[Finding]:
             found.setdefault(kind, []).append(entry.utterance)
     for reason, names in found.items():
         what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
-        advice = remedy if reason == SEVERAL_CHANNELS else "mend the files if you can"
+        advice = remedy if reason == SEVERAL_CHANNELS else "fix the files if you can"
         yield Finding("warning", survey.file, what, advice)
     renamed = [e.reason for e in ledger.entries if e.action == "renamed"]
     if renamed:

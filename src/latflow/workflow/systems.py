@@ -281,7 +281,7 @@ def resolve_gmms(experiment: Experiment, frames: Frames) -> dict[str, GmmSystem]
         if name in gmm.systems:
             raise UserError(
                 f"configuration gmm.systems.{name}: the imported system has this name",
-                remedy="give the system of your own another name",
+                remedy="give your own system another name",
             )
         found[name] = GmmSystem(name, experiment, frames, None, None, None)
     for name, options in gmm.systems.items():

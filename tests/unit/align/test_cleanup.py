@@ -214,7 +214,7 @@ def test_a_corpus_of_the_good_parts_is_written(corpus):
 def test_words_of_another_set_are_refused(corpus):
     with (corpus / "hyp.ctm").open("a") as ctm:
         ctm.write("z-1 1 0.0 0.1 one\n")
-    with pytest.raises(UserError, match="z-1.*the set has not"):
+    with pytest.raises(UserError, match="z-1.*not in the set"):
         clean(corpus)
     assert not (corpus / "clean").exists()
 

@@ -622,7 +622,7 @@ def test_a_file_that_is_cut_short_is_told_as_by_transcribe(server):
     assert reply.status_code == 400
     message = reply.json()["error"]["message"]
     assert message.startswith(f"audio {name} is cut short")
-    assert message.endswith("restore the file, or mend its path")
+    assert message.endswith("restore the file, or fix its path")
 
 
 def test_samples_that_are_no_numbers_are_told(server):
