@@ -162,7 +162,7 @@ class LhotseExtractor:
                 found = extractor.extract(samples, self.sample_rate)
                 found = torch.as_tensor(found).cpu().numpy()
         except Exception as error:  # of the user's own code it may be any
-            what = f"extractor {self.name}: {_one_line(error)}"
+            what = f"extractor {self.name}: {_told(error)}"
             raise ExtractionError(what, remedy="see its documentation") from error
         if found.ndim != 2 or found.shape[1] != self.dim:
             raise UserError(
@@ -270,7 +270,7 @@ class LhotseExtractor:
             import_module("s3prl.hub")
         except Exception as error:  # of all encoders that it has it may be any
             raise UserError(
-                f"{self._key}.extractor: s3prl does not load here: {_one_line(error)}",
+                f"{self._key}.extractor: s3prl does not load here: {_told(error)}",
                 remedy="a network that begins with a layer of class pretrained needs "
                 "no s3prl",
             ) from error
@@ -357,8 +357,7 @@ class LhotseExtractor:
     def _failure(self, what: str, error: Exception) -> UserError:
         """Return the error of an extractor that cannot be had."""
         return UserError(
-            f"{self._key}.extractor: {self.options.extractor} {what}: "
-            f"{_one_line(error)}",
+            f"{self._key}.extractor: {self.options.extractor} {what}: {_told(error)}",
             remedy=_DOCS,
         )
 
@@ -400,7 +399,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass' fields, as far as they are known."""
+    """Return the types of a dataclass' fields, as far as they can be told."""
     try:
         return typing.get_type_hints(kind)
     except (NameError, AttributeError, SyntaxError, TypeError):
@@ -421,9 +420,7 @@ def _config(kind: type[Any], values: Mapping[str, Any], key: str) -> Any:
     try:
         return kind(**given)
     except Exception as error:  # of the user's own code it may be any
-        raise UserError(
-            f"configuration {key}: {_one_line(error)}", remedy=_DOCS
-        ) from error
+        raise UserError(f"configuration {key}: {_told(error)}", remedy=_DOCS) from error
 
 
 def _checked(kind: type[Any], hint: Any, name: str, value: Any, key: str) -> Any:
@@ -452,6 +449,6 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
 
 
-def _one_line(error: Exception) -> str:
-    """Return the text of an error of foreign code on one line."""
+def _told(error: Exception) -> str:
+    """Return an error of code that is not ours, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
