@@ -1,11 +1,11 @@
 """Archives in a stage's record: what is read later is what was written.
 
-An archive of Kaldi's has no end that tells of itself: cut between two entries, or
-empty, it looks whole, and results would count what is left. So the record of a stage
-(`decode.json`, `statistics.json`, ...) has the sizes of the archives beside it, and of
-those that it names the number of entries and a digest of their ids. Readers compare the
-size at once, the rest when they have seen all entries. Archives that no record knows,
-Kaldi's for one, are read as they are.
+A Kaldi archive has no end mark: cut between two entries, or empty, it looks whole, and
+results would count what is left. So the record of a stage (`decode.json`,
+`statistics.json`, ...) has the sizes of the archives beside it, and of those that it
+names the number of entries and a digest of their ids. Readers compare the size at once,
+the rest when they have seen all entries. Archives that no record knows, Kaldi's for
+one, are read unchanged.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def archive_sizes(
 def checked_entries(
     path: str | Path, items: Iterable[tuple[str, Item]]
 ) -> Iterator[tuple[str, Item]]:
-    """Yield the entries of an archive; refuse one that its stage has not written so.
+    """Yield the entries of an archive; refuse one that differs from its record.
 
     Args:
-        path: the archive; where no record tells of it, nothing is refused.
+        path: the archive; without a record of it, nothing is refused.
         items: (id, content) of its entries; taken after its size has been compared.
 
     Raises:
@@ -78,10 +78,10 @@ def checked_entries(
             says. Entries are compared at the end.
     """
     source = Path(path)
-    record, told = _told(source)
-    if "bytes" in told and told["bytes"] != (size := source.stat().st_size):
-        raise _changed(source, record, f"{size} bytes", repr(told["bytes"]))
-    if "ids" not in told:
+    record, written = _record_of(source)
+    if "bytes" in written and written["bytes"] != (size := source.stat().st_size):
+        raise _changed(source, record, f"{size} bytes", repr(written["bytes"]))
+    if "ids" not in written:
         yield from items
         return
     entries = Entries()
@@ -89,10 +89,10 @@ def checked_entries(
         entries.add(utterance)
         yield utterance, item
     facts = entries.facts()
-    if any(told.get(key) != value for key, value in facts.items()):
-        wanted = "other ids" if told.get("entries") == facts["entries"] else "others"
+    if any(written.get(key) != value for key, value in facts.items()):
+        wanted = "other ids" if written.get("entries") == facts["entries"] else "others"
         found = f"{facts['entries']} entries"
-        raise _changed(source, record, found, f"{told.get('entries')!r}, {wanted}")
+        raise _changed(source, record, found, f"{written.get('entries')!r}, {wanted}")
 
 
 def _changed(path: Path, record: str, found: str, wanted: str) -> UserError:
@@ -105,13 +105,15 @@ def _changed(path: Path, record: str, found: str, wanted: str) -> UserError:
     )
 
 
-def _told(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the record that tells of an archive, and what; empty where none does."""
+def _record_of(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name of an archive's record, and its content; empty without one."""
     if path.suffix == ".ark" and path.is_file():
         for record in _RECORDS:
             try:
-                told = json.loads(path.with_name(record).read_bytes())[_KEY][path.name]
+                written = json.loads(path.with_name(record).read_bytes())[_KEY][
+                    path.name
+                ]
             except (OSError, ValueError, LookupError, TypeError, RecursionError):
                 continue
-            return record, told if isinstance(told, dict) else {"bytes": told}
+            return record, written if isinstance(written, dict) else {"bytes": written}
     return "", {}

@@ -1,8 +1,8 @@
-"""Numbers on their way between the processor and a device, while both go on.
+"""Numbers on their way between the processor and a device, while both continue.
 
 On CUDA they lie in pinned memory, which torch keeps for its next use, and come to the
-processor on a stream of their own: what is queued on the device behind them does not
-hold them up. Elsewhere copies are made at once, and on the processor none.
+processor on their own stream: what is queued on the device behind them does not hold
+them up. Elsewhere copies are made at once, and on the processor none.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class HostCopy:
         values.record_stream(stream)  # its memory is not reused before
 
     def has_arrived(self) -> bool:
-        """Tell whether the numbers are there."""
+        """Return whether the numbers are there."""
         return self._arrived is None or self._arrived.query()
 
     def wait(self) -> np.ndarray:
-        """Return the numbers when they are there; other threads go on meanwhile."""
+        """Return the numbers when they are there; other threads continue meanwhile."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._host.numpy()

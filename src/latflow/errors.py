@@ -16,7 +16,7 @@ _TOO_LITTLE = (
 
 
 class UserError(Exception):
-    """Bad input or configuration, told in one line: where, what, remedy.
+    """Bad input or configuration, reported in one line: where, what, remedy.
 
     Args:
         what: what is wrong, in the user's terms.
@@ -63,14 +63,15 @@ class UserError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a lack of memory is why something failed, in libraries' words, too.
+    """Return whether an error is a lack of memory, also as libraries report it.
 
     Torch is not asked for its class: jobs that work without it do not import it.
     """
     is_named = isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY
-    said = str(error)
+    message = str(error)
     return is_named or (
-        isinstance(error, RuntimeError) and any(words in said for words in _TOO_LITTLE)
+        isinstance(error, RuntimeError)
+        and any(words in message for words in _TOO_LITTLE)
     )
 
 
@@ -80,7 +81,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
     def __init__(
         self,
         line: str = "the training was interrupted; its checkpoint is written: run the "
-        "same command again, and it goes on from there",
+        "same command again, and it continues from there",
     ) -> None:
         super().__init__(line)
 

@@ -55,7 +55,7 @@ def atomic_output(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     if not target.name:
-        raise UserError("is no name of a file", file=target, remedy="name a file")
+        raise UserError("is not a name of a file", file=target, remedy="name a file")
     if _is_no_place(target):
         with writing(target), tempfile.TemporaryDirectory(prefix="latflow-") as folder:
             yield (written := Path(folder, target.name))
@@ -102,7 +102,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 
 def _is_no_place(target: Path) -> bool:
-    """Tell whether a name is that of a device, a pipe or an open file."""
+    """Return whether a name is that of a device, a pipe or an open file."""
     try:
         mode = target.stat().st_mode
     except OSError:
@@ -113,13 +113,13 @@ def _is_no_place(target: Path) -> bool:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file as UTF-8, whole or not at all."""
+    """Write a file as UTF-8 atomically."""
     with atomic_output(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON atomically."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -143,7 +143,7 @@ def remove_leftovers(folder: str | Path) -> list[Path]:
 
 
 def _on_disk(path: Path) -> None:
-    """Have a file or folder written to the disk, as a power cut would leave it.
+    """Sync a file or folder to the disk, so that it survives a power cut.
 
     Else a name may be there before what it names.
     """
@@ -186,11 +186,11 @@ def writing(target: Path) -> Iterator[None]:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Tell whether a full disk is why something failed, in libraries' words, too."""
+    """Return whether a full disk is why something failed, in libraries' words, too."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return True
-        text = str(error)  # of safetensors, HDF5, libsndfile; numpy tells of bytes
+        text = str(error)  # of safetensors, HDF5, libsndfile; numpy counts bytes
         if "os error 28" in text or os.strerror(errno.ENOSPC) in text:
             return True
         if _NUMPY_DISK_FULL.search(text):
@@ -200,7 +200,7 @@ def is_full_disk(error: BaseException | None) -> bool:
 
 
 def require_file(path: str | Path, remedy: str = "check the path") -> None:
-    """Refuse a path that is no file.
+    """Refuse a path that is not a file.
 
     Raises:
         UserError: it is not there, or is a folder.
@@ -262,9 +262,9 @@ def reading(
     try:
         yield
     except DAMAGED as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{what} ({told})", file=path, utterance=utterance, remedy=remedy
+            f"{what} ({reason})", file=path, utterance=utterance, remedy=remedy
         ) from error
 
 

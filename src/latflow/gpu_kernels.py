@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def runs_kernels(values: Tensor) -> bool:
-    """Tell whether Triton's kernels compute on tensors that are where these are."""
+    """Return whether Triton's kernels compute on tensors that are where these are."""
     return values.is_cuda and _can_compile()
 
 
 @cache
 def _can_compile() -> bool:
-    """Tell whether Triton is here, with the C compiler for what starts kernels."""
+    """Return whether Triton is here, with the C compiler for what starts kernels."""
     compilers = os.environ.get("CC", "cc"), "gcc", "clang"
     has_triton = importlib.util.find_spec("triton") is not None
     return has_triton and any(shutil.which(name) for name in compilers)

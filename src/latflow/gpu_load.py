@@ -67,13 +67,13 @@ class GpuLoad:
 
 
 def utilization() -> float | None:
-    """Return the utilization of the visible GPUs, 0 to 1; None if it cannot be told."""
+    """Return the utilization of the visible GPUs, 0 to 1; None if unknown."""
     values = ask_gpus("utilization.gpu")
     return sum(values) / len(values) / 100 if values else None
 
 
 def ask_gpus(what: str) -> list[float]:
-    """Return a number of each visible GPU; none if they cannot be told.
+    """Return a number of each visible GPU; empty if they cannot be queried.
 
     Args:
         what: a property that `nvidia-smi --query-gpu` knows.

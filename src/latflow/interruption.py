@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 def report_in_a_line() -> None:
-    """Have interruptions told in a line, unless somebody has set another hook."""
+    """Report interruptions in a line, unless somebody has set another hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _report
 

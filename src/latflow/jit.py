@@ -174,7 +174,7 @@ class KernelCache(FunctionCache):
 
 @cache
 def _warn(folder: str, why: str) -> None:
-    """Say once that nothing can be kept in a folder."""
+    """Warn once that a folder cannot hold a cache."""
     log.warning(
         "%s: compiled kernels cannot be kept (%s): each process compiles them again; "
         "set NUMBA_CACHE_DIR to a folder that can be written to",

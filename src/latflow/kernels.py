@@ -99,7 +99,7 @@ def write_signatures(path: Path = _SIGNATURES) -> int:
         How many signatures it has.
 
     Raises:
-        UserError: there are none.
+        UserError: none were found.
     """
     sizes: dict[str, int] = defaultdict(int)
     kernels: dict[str, list[tuple[str, list[Form]]]] = defaultdict(list)
@@ -192,7 +192,7 @@ def _form_of(kind: Any) -> Form:
     """
     match kind:
         case types.Literal():
-            raise TypeError(f"{kind} is no type of an argument")
+            raise TypeError(f"{kind} is not a type of an argument")
         case types.Boolean() | types.Integer() | types.Float() | types.NoneType():
             return str(kind)
         case types.Array():
@@ -209,7 +209,7 @@ def _form_of(kind: Any) -> Form:
         case types.DictType():
             return ["dict", _form_of(kind.key_type), _form_of(kind.value_type)]
         case _:
-            raise TypeError(f"{kind} is no type of an argument")
+            raise TypeError(f"{kind} is not a type of an argument")
 
 
 def _type_of(form: Form) -> Any:

@@ -96,7 +96,7 @@ class Ledger:
                 f"{self.stage} skipped {skipped} of {num_utterances} utterances "
                 f"(allowed share {max_skipped_fraction:g}); first: {worst.reason}",
                 utterance=worst.utterance,
-                remedy="mend the data, or raise ledger.max_skipped_fraction (--config "
+                remedy="fix the data, or raise ledger.max_skipped_fraction (--config "
                 f"'ledger={{max_skipped_fraction: {_rounded_up(share)}}}'; of latflow "
                 f"align --max-skipped {_rounded_up(share)}), and run again",
             )
@@ -117,7 +117,7 @@ def read_ledger(path: str | Path) -> Iterator[Entry]:
     """Yield the entries of a `ledger.jsonl`.
 
     Raises:
-        UserError: the file is missing, or a line is no entry.
+        UserError: the file is missing, or a line is not an entry.
     """
     remedy = "remove the file, and run its stage again"
     return read_json_lines(path, _entry, "an entry", remedy)

@@ -28,7 +28,7 @@ from latflow.errors import Interrupted, UserError
 T = TypeVar("T")
 log = logging.getLogger("latflow")
 STALL_MINUTES = (
-    "LATFLOW_STALL_MINUTES"  # tells ranks of a training of their job's limit
+    "LATFLOW_STALL_MINUTES"  # passes a job's limit to the ranks of its training
 )
 _BY_HAND = (
     "interrupted; run the same command again: finished jobs stay, and a training goes "
@@ -179,7 +179,7 @@ def watched(stream: TextIO, minutes: float) -> Iterator[None]:
 
 
 def note_progress() -> None:
-    """Tell the watchdog that work goes on; cheap enough for each item."""
+    """Tell the watchdog that work continues; cheap enough for each item."""
     _watchdog.note_progress()
 
 
@@ -197,7 +197,7 @@ class _Watchdog:
         self.note_progress()
 
     def note_progress(self) -> None:
-        """Begin to wait anew, at most once a second."""
+        """Begin to wait again, at most once a second."""
         now = time.monotonic()
         if self._stream is None or not self._seconds or now < self._since + 1:
             return
@@ -205,7 +205,7 @@ class _Watchdog:
         faulthandler.dump_traceback_later(self._seconds, repeat=True, file=self._stream)
 
     def stop(self) -> None:
-        """Wait no more."""
+        """Stop the watch."""
         if self._seconds:
             faulthandler.cancel_dump_traceback_later()
         self._stream, self._seconds = None, 0.0
@@ -214,8 +214,8 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
-def _is_told(_: logging.LogRecord) -> bool:
-    """Let a line through, which is a sign of life."""
+def _note_line(_: logging.LogRecord) -> bool:
+    """Note a line as a sign of life, and let it through."""
     note_progress()
     return True
 
@@ -223,7 +223,7 @@ def _is_told(_: logging.LogRecord) -> bool:
 def _configure(handlers: list[logging.Handler], level: int = logging.INFO) -> None:
     """Install handlers and the exception hook."""
     for handler in handlers:
-        handler.addFilter(_is_told)
+        handler.addFilter(_note_line)
     logging.basicConfig(level=level, format=FORMAT, handlers=handlers, force=True)
     logging.captureWarnings(capture=True)
     sys.excepthook = _report_exception

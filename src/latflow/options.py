@@ -5,8 +5,8 @@ field is its description. From them come validation, defaults, the JSON schema,
 `config/README.md` and the types that stage functions take.
 
 `Free[...]` marks an option that results do not follow from, but for rounding: how often
-a log is written, what memory may be used. `Options.split` tells such options from the
-others; a change to them makes no job and no checkpoint old.
+a log is written, what memory may be used. `Options.split` separates such options from
+the others; a change to them makes no job and no checkpoint old.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
         text = json.dumps(values, default=_plain)
         return adapter(annotation).validate_json(text, strict=True)
     except ValidationError as error:
-        # A misspelt key is told first: it is why another one is missing. That a
-        # sequence is too short is told last: its items may be at fault.
+        # A misspelt key is reported first: it is why another one is missing. A sequence
+        # that is too short is reported last: its items may be at fault.
         order = {"extra_forbidden": 0, "too_short": 2}
         first = min(
             error.errors(), key=lambda e: (order.get(e["type"], 1), len(e["loc"]))
@@ -293,7 +293,7 @@ def _completed(annotation: Any, values: Any) -> Any:
 
 
 def _admits_null(annotation: Any) -> bool:
-    """Tell whether null is a value of a type of its own, not only the default."""
+    """Return whether null is a valid value, not only the default."""
     if get_origin(annotation) is Annotated:
         return _admits_null(get_args(annotation)[0])
     return type(None) in get_args(annotation)
@@ -407,7 +407,7 @@ def _below(annotation: Any, step: str | int) -> Any:
 
 
 def _value(values: Any, step: str | int) -> Any:
-    """Return the value below a value; None where there is none."""
+    """Return the value below a value; None without one."""
     try:
         return values[step]
     except (KeyError, IndexError, TypeError):

@@ -27,7 +27,7 @@ def check_own_folder(path: str | Path, *marks: str) -> None:
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise UserError("is no folder", file=path, remedy="name a new folder")
+        raise UserError("is not a folder", file=path, remedy="name a new folder")
     held = sorted(inner.name for inner in folder.iterdir()) if folder.is_dir() else []
     is_own = marks and all(any(folder.glob(mark)) for mark in marks)
     if held and not is_own:

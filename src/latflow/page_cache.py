@@ -1,7 +1,7 @@
 """Keep mapped files within a number of bytes of memory: the next is read ahead.
 
 Data read from a mapped file lies in the operating system's page cache, which all
-processes share. A `PageBudget` keeps no copy of it: it tells the system which pages
+processes share. A `PageBudget` keeps no copy of it: it advises the system which pages
 are needed next (they are read in the background), and lets those go that were asked for
 longest ago, out of the process and out of the page cache. So values never depend on it.
 Linux keeps to this on local and network file systems; pages of `tmpfs` are the file

@@ -1,4 +1,4 @@
-"""Parts of a set of utterances, each the work of a job of its own.
+"""Parts of a set of utterances, each the work of its own job.
 
 A part goes by the name that Snakemake's scatter and gather give it: `2-of-4`. Parts are
 cut by duration: an utterance belongs to the part that its middle lies in. So they

@@ -63,13 +63,13 @@ class Ragged:
 
 
 def factor(value: Any) -> int:
-    """Return a whole number above 0 that a store tells, for `RaggedStore.FACTS`.
+    """Return a positive whole number of a store, for `RaggedStore.FACTS`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such a number.
     """
     if int(value) < 1:
-        raise ValueError(f"{value} is no number above 0")
+        raise ValueError(f"{value} is not a number above 0")
     return int(value)
 
 
@@ -219,7 +219,7 @@ class RaggedWriter:
     """Write a store, an utterance at a time; memory holds the index alone.
 
     Use it as a context manager, inside `latflow.files.atomic_directory`: `meta.json`,
-    without which the folder is no store, comes last.
+    without which the folder is not a store, comes last.
 
     Attributes:
         index: further arrays for `index.npz`, by name; to be filled before the end.
@@ -367,7 +367,7 @@ def unpack(packed: np.ndarray, count: int) -> list[str]:
     """Return `count` strings from the bytes of their lines.
 
     Raises:
-        ValueError: they are no bytes of UTF-8, or of another number of lines.
+        ValueError: they are not bytes of UTF-8, or of another number of lines.
     """
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise ValueError(f"no text: {packed.ndim} dimensions of {packed.dtype}")

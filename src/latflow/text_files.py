@@ -39,11 +39,11 @@ _PART = 1 << 20  # characters converted at once
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a text file of any encoding that its first bytes tell, for reading.
+    """Open a text file for reading, in the encoding that its first bytes show.
 
     Args:
         path: a text file; read through gzip if its name ends in `.gz`, and through
-            gzip, bzip2 or xz if its first bytes tell.
+            gzip, bzip2 or xz by its first bytes.
 
     Yields:
         The text as UTF-8 without byte order mark, lines ended by LF or CRLF, at its
@@ -51,7 +51,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         the reader.
 
     Raises:
-        UserError: the file is missing, was not fetched by Git LFS, is no whole
+        UserError: the file is missing, was not fetched by Git LFS, is not a whole
             compressed file, or no whole UTF-16 or UTF-32 though it begins as such.
     """
     source = Path(path)

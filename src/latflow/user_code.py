@@ -22,13 +22,13 @@ from latflow.errors import UserError
 LOCATION = r"^[^:]+:[A-Za-z_]\w*$"
 
 
-# Whether code may be loaded, None where nobody has said; and what was loaded.
+# Whether code may be loaded, None where undecided; and what was loaded.
 _trust: ContextVar[tuple[bool, list[str]] | None] = ContextVar("trust", default=None)
 
 
 @contextmanager
 def trusting(trust_code: bool) -> Iterator[list[str]]:  # noqa: FBT001 - its only one
-    """Say whether code may be loaded that what is read names, in this thread.
+    """Decide whether this thread may load code that files name.
 
     Args:
         trust_code: False refuses it.
@@ -44,8 +44,8 @@ def trusting(trust_code: bool) -> Iterator[list[str]]:  # noqa: FBT001 - its onl
         _trust.reset(token)
 
 
-def is_told() -> bool:
-    """Return whether `trusting` has said if code may be loaded."""
+def is_trust_decided() -> bool:
+    """Return whether `trusting` has decided if code may be loaded."""
     return _trust.get() is not None
 
 

@@ -25,22 +25,22 @@ _OURS = re.compile(r"error: [^\n]+")
 _MADE = re.compile(r"No rule to produce (.+?) \(if you use input functions")
 
 
-def in_one_line(exception: str, said: str) -> str | None:
-    """Return a refusal of Snakemake in a line of ours.
+def in_one_line(exception: str, message: str) -> str | None:
+    """Return an exception of Snakemake as one line of ours.
 
     Args:
         exception: name of its class.
-        said: what Snakemake says.
+        message: of the exception.
 
     Returns:
         None for what it has no line for.
     """
     words = _WORDS.get(exception)
-    return None if words is None else words(said)
+    return None if words is None else words(message)
 
 
-def _missing_input(said: str) -> str | None:
-    rule, files = _RULE.search(said), _FILES.search(said)
+def _missing_input(message: str) -> str | None:
+    rule, files = _RULE.search(message), _FILES.search(message)
     if rule is None or files is None:
         return None
     first, *others = (line.strip() for line in files[1].splitlines() if line.strip())
@@ -51,8 +51,8 @@ def _missing_input(said: str) -> str | None:
     )
 
 
-def _missing_rule(said: str) -> str | None:
-    found = _MADE.search(said)
+def _missing_rule(message: str) -> str | None:
+    found = _MADE.search(message)
     if found is None:
         return None
     name = found[1]
@@ -97,13 +97,13 @@ def _runs_here() -> Iterator[str]:
             continue
 
 
-def _workflow_error(said: str) -> str:
-    text = _TRACE.sub("", _HEAD.sub("", said, count=1)).strip()
+def _workflow_error(message: str) -> str:
+    text = _TRACE.sub("", _HEAD.sub("", message, count=1)).strip()
     return text if text.startswith("error: ") else f"error: {text}"
 
 
-def _input_function(said: str) -> str | None:
-    found = _OURS.search(said)  # what a rule's function refuses
+def _input_function(message: str) -> str | None:
+    found = _OURS.search(message)  # what a rule's function refuses
     return found and found[0]
 
 

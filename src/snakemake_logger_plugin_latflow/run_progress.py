@@ -1,16 +1,16 @@
 """What a person sees of a run: stages, share done, time left; errors as they are.
 
-Snakemake tells each selection, start and end of a job; here a line comes when a rule's
-last job has ended, and for jobs that took long. On a terminal the last line says how
-far the run is and what it does; elsewhere such a line comes once a minute.
+Snakemake reports each selection, start and end of a job; here a line comes when a
+rule's last job has ended, and for jobs that took long. On a terminal the last line says
+how far the run is and what it does; elsewhere such a line comes once a minute.
 
 The share counts jobs by what they are expected to take, which `latflow plan`'s model
 tells after some seconds (until then there is no share); of a training that runs, by the
-share of its epochs that its `log.jsonl` tells. The time left is of jobs as they were
-measured here: of a rule by its ended jobs, of a training by how fast its epochs go, of
-others by how long all took beside what was expected. All this is on standard output.
-Errors, warnings and what else Snakemake says are printed as it would, on standard
-error; with `--dry-run`, `--quiet`, `--verbose` or `--printshellcmds` everything is.
+share of its epochs in its `log.jsonl`. The time left is of jobs as they were measured
+here: of a rule by its ended jobs, of a training by how fast its epochs go, of others by
+how long all took beside what was expected. All this is on standard output. Errors,
+warnings and what else Snakemake says are printed as it would, on standard error; with
+`--dry-run`, `--quiet`, `--verbose` or `--printshellcmds` everything is.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from snakemake_logger_plugin_latflow.refusals import in_one_line
 #: Variable with the folder of results that `latflow run` is to make.
 RESULTS = "LATFLOW_RESULTS"
 _END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
-# Their logs tell how far they are.
+# Their logs show their progress.
 _TRAININGS = ("train_lfmmi", "train_network", "train_sequence", "train_language_model")
 # Seconds after which a run is estimated: on a terminal, or not. Shorter ones are not.
 _AT_FIRST = {True: 10.0, False: 45.0}
-LONG = 30.0  # seconds of a job that has a line of its own
+LONG = 30.0  # seconds of a job that has its own line
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
 _CHATTER = (
@@ -70,7 +70,7 @@ class Job:
         rule: its rule.
         what: it does, for a person; nothing where it is a target.
         begun: seconds of a clock.
-        share: of it that is done, 0 to 1, as it tells itself; None where it does not.
+        share: of it that is done, 0 to 1, as it reports; None where it does not.
     """
 
     rule: str
@@ -94,7 +94,7 @@ class Progress:
         self._all: Counter[str] = Counter()
         self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
-        self._most = 0.0  # share that has been told: it never goes back
+        self._most = 0.0  # share that was shown: it never decreases
         # Of each job, the share that an earlier run has done: it took no time of ours.
         self._before: dict[int, tuple[str, float]] = {}
 
@@ -165,7 +165,7 @@ class Progress:
 
     def state(self) -> str:
         """Return how far the run is, the time left, and the jobs that are running."""
-        running = [self._tell(job) for job in self._running.values() if job.what]
+        running = [self._line_of(job) for job in self._running.values() if job.what]
         what = "  | " + "; ".join(running) if running else ""
         if self._expected is None:
             return f"{self._ended().total()} of {self._all.total()} jobs done{what}"
@@ -175,7 +175,7 @@ class Progress:
             self._seconds_of(rule) * part for rule, part in self._before.values()
         )
         ours = share - before / self._total if self._total else 0.0
-        # At first, one job tells too little of how fast this machine is.
+        # At first, one job says too little about the speed of this machine.
         if ours > 0.03 and share < 1:
             parts.append(f"about {clock(self._left_seconds())} left")
         return ", ".join(parts) + what
@@ -224,7 +224,7 @@ class Progress:
         at_a_time = spent / max(now - self._begin, 1e-9)
         return left / max(1.0, at_a_time)
 
-    def _tell(self, job: Job) -> str:
+    def _line_of(self, job: Job) -> str:
         """Return what a job does, how long already, and how far it is."""
         share = job.share()
         far = "" if share is None else f", {100 * share:.0f}%"
@@ -238,7 +238,7 @@ class Progress:
 
 
 def share_of_training(log: str | Path) -> float | None:
-    """Return the share of a training that is done, from the newest line that tells it.
+    """Return the share of a training that is done, from the newest line that has it.
 
     Args:
         log: of the job, `<results>/logs/<rule>/<network>.log`; a training keeps its
@@ -285,7 +285,7 @@ class Estimate(Protocol):
         ...
 
     def stop(self) -> None:
-        """Give up."""
+        """End the estimate."""
         ...
 
 
@@ -332,13 +332,13 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         try:
             self._handle(event, record)
-        except BrokenPipeError:  # of standard error: nobody reads on; the run goes on
+        except BrokenPipeError:  # of standard error: nobody reads on; the run continues
             self._over.set()
 
     def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
         """Print a record as it is, count it, or leave it out."""
         if str(record.msg).startswith("Nothing to be done"):
-            self._tell_results(record)
+            self._print_results(record)
             return
         line = self._refusal(event, record)
         if line is not None:
@@ -353,14 +353,14 @@ class LogHandler(LogHandlerBase):
                 self._clear()
                 self._plain.handle(record)
 
-    def _tell_results(self, record: logging.LogRecord) -> None:
-        """Say that nothing is to be done, and what an earlier run has made."""
+    def _print_results(self, record: logging.LogRecord) -> None:
+        """Print that nothing is to be done, and the results of an earlier run."""
         self._plain.handle(record)
         results = os.environ.get(RESULTS)
         if results and not self.common_settings.dryrun:
-            from latflow.report.outcome import tell_outcome
+            from latflow.report.outcome import outcome_text
 
-            self._write(tell_outcome(results))
+            self._write(outcome_text(results))
 
     def _refusal(self, event: LogEvent | None, record: logging.LogRecord) -> str | None:
         """Return what Snakemake refuses in a line of ours, where there is one."""
@@ -370,7 +370,7 @@ class LogHandler(LogHandlerBase):
         return in_one_line(str(getattr(record, "exception", "")), record.getMessage())
 
     def close(self) -> None:
-        """Leave the terminal as a line of its own."""
+        """Leave the terminal on a fresh line."""
         self._over.set()
         if self.estimate is not None:
             self.estimate.stop()
@@ -387,7 +387,7 @@ class LogHandler(LogHandlerBase):
 
     @property
     def writes_to_file(self) -> bool:
-        """Snakemake's own log below `.snakemake/log` stays as it is."""
+        """Snakemake's own log below `.snakemake/log` stays unchanged."""
         return False
 
     @property
@@ -408,8 +408,8 @@ class LogHandler(LogHandlerBase):
     def _is_chatter(self, event: LogEvent | None, record: logging.LogRecord) -> bool:
         if event is not None:
             return event in _HIDDEN
-        said = str(record.msg or "").strip()
-        return not said or said.startswith(_CHATTER)
+        text = str(record.msg or "").strip()
+        return not text or text.startswith(_CHATTER)
 
     def _note(self, event: LogEvent, record: logging.LogRecord) -> None:
         """Keep count of a job that begins or ends, and say what is new."""
@@ -421,12 +421,12 @@ class LogHandler(LogHandlerBase):
                 self._start_showing()
             elif event == LogEvent.JOB_INFO:
                 # Targets do nothing, so that they have no log.
-                said = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
+                text = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
                 log = next(iter(facts["log"] or ()), "")
                 self._progress.start(
                     facts["jobid"],
                     facts["rule_name"],
-                    said or "",
+                    text or "",
                     partial(share_of_training, log),
                 )
             else:
@@ -442,19 +442,19 @@ class LogHandler(LogHandlerBase):
             self._threads[-1].start()
 
     def _expect(self) -> None:
-        """Have a run that goes on for a while estimated, and say what it will take."""
+        """Estimate a run that takes a while, and print what it will need."""
         if self._over.wait(_AT_FIRST[self._is_tty]):
             return
-        told = self.estimate() if self.estimate is not None else None
+        estimate = self.estimate() if self.estimate is not None else None
         with self._screen:
-            self._progress.expect(told["seconds"] if told else {})
-            if told is None or self._over.is_set():
+            self._progress.expect(estimate["seconds"] if estimate else {})
+            if estimate is None or self._over.is_set():
                 return
             from latflow.files import size_text
 
-            self._print(f"      about {size_text(told['disk'])} will be written")
-            if told["warning"]:
-                self._warn(f"warning: {told['warning']}")
+            self._print(f"      about {size_text(estimate['disk'])} will be written")
+            if estimate["warning"]:
+                self._warn(f"warning: {estimate['warning']}")
 
     def _show(self) -> None:
         """Show the state until the run is over."""
@@ -485,7 +485,7 @@ class LogHandler(LogHandlerBase):
             self._shown = 0
 
     def _write(self, text: str) -> None:
-        """Write to standard output; where nobody reads on, the run goes on."""
+        """Write to standard output; where nobody reads on, the run continues."""
         try:
             sys.stdout.write(text)
             sys.stdout.flush()

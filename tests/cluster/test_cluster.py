@@ -312,7 +312,7 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     # Each came further: none asked for more than the first.
     assert len({j.minutes for j in found}) == 1
     told = run.log.read_text(errors="replace")
-    assert told.count("goes on from a new checkpoint") == ends.count("cancel")
+    assert told.count("continues from a new checkpoint") == ends.count("cancel")
     assert same_model(run, undisturbed)
 
 

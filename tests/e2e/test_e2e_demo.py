@@ -165,7 +165,7 @@ def test_jobs_that_share_a_set_write_the_bytes_of_one(finished, recipe, make_che
     path = checkout.folder / "shared.yaml"
     shared = {**recipe, "num_jobs": {"extraction": 2, "alignment": 2, "decoding": 2}}
     path.write_text(yaml.safe_dump(shared, sort_keys=False))
-    # What is made of these folders is no target, so that no more is made again.
+    # What is made of these folders is not a target, so that no more is made again.
     for runs in (
         {"decode/tri3/test": "lattices.ark"},
         {"align/tri3/train": "ali.ark", "streams/gmm/features/dev": "meta.json"},

@@ -152,7 +152,7 @@ def test_not_a_number_stays_in_its_chunk():
     good, bad = chunks_of_segments(acoustics, [24])
     bad.frames[:] = np.nan
     expected = acoustics.score([good])[0]
-    for _ in range(3):  # rows of batches before are no part of later ones
+    for _ in range(3):  # rows of batches before are not part of later ones
         first, second = batches.begin([good, bad])()
         np.testing.assert_allclose(first, expected, atol=1e-5)
         assert np.isnan(second).all()

@@ -83,7 +83,7 @@ def test_copies_and_launches_are_counted():
     with pretended_device() as device:
         there = torch.zeros(3, 2, device=device)
         with traffic() as found:
-            there.T.copy_(here)  # a view is no launch
+            there.T.copy_(here)  # a view is not a launch
             found_there = here.to(device) + there.T
             torch.tensor([1.0, 2.0], device=device).mul_(2.0)
             found_there.to(torch.float64)

@@ -107,7 +107,7 @@ def test_triangles_become_symmetric_matrices(size, dtype):
 
 def test_what_is_no_triangle_is_refused():
     reader = KaldiReader(io.BytesIO(b"[ 1 2 ]"), binary=False)
-    with pytest.raises(UserError, match="2 numbers are no triangle"):
+    with pytest.raises(UserError, match="2 numbers are not a triangle"):
         reader.symmetric_matrix()
 
 

@@ -57,7 +57,7 @@ def layers(draw):
         if kind == "activation":
             layer["function"] = draw(st.sampled_from(FUNCTIONS[1:]))
         if kind == "splice":
-            # at least two frames: one alone is no layer in nnet3
+            # at least two frames: one alone is not a layer in nnet3
             layer |= {"left": draw(st.integers(0, 2)), "right": draw(st.integers(1, 2))}
             dim *= layer["left"] + 1 + layer["right"]
         if kind == "add":

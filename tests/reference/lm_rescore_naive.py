@@ -64,7 +64,7 @@ class NaiveLm:
 
 
 def random_lm(generator, order, *, words=WORDS, share=0.4, has_unknown=False):
-    """A model with n-grams drawn at random; costs are no probabilities.
+    """A model with n-grams drawn at random; costs are not probabilities.
 
     The prefix of an n-gram is listed too, its other parts need not be. Some histories
     have no back-off weight, some n-grams have one though nothing is longer.

@@ -662,7 +662,7 @@ def test_folders_of_others_are_not_replaced(capsys, tmp_path, monkeypatch, words
     )
     assert (out / "thesis.tex").read_text() == "years"
     assert main([word.replace("OUT", str(out / "thesis.tex")) for word in words]) == 1
-    assert "thesis.tex: is no folder" in capsys.readouterr().err
+    assert "thesis.tex: is not a folder" in capsys.readouterr().err
 
 
 def test_what_a_command_wrote_before_is_replaced(capsys, tmp_path):

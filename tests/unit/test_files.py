@@ -52,7 +52,7 @@ def test_pipes_and_open_files_stay_and_get_what_is_written(tmp_path):
 def test_what_has_no_name_is_no_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for nameless in ("", "/"):
-        with pytest.raises(UserError, match="is no name of a file"):
+        with pytest.raises(UserError, match="is not a name of a file"):
             write_text(nameless, "x")
 
 

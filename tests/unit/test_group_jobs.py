@@ -7,9 +7,9 @@ import sys
 import pytest
 
 SNAKEFILE = """
-from latflow.workflow.group_jobs import tell_reasons
+from latflow.workflow.group_jobs import show_reasons
 
-tell_reasons()
+show_reasons()
 
 rule all:
     input: "two"

@@ -11,7 +11,7 @@ from pathlib import Path
 import latflow
 
 ROOT = Path(latflow.__file__).parent
-# From the top down; what is no package (errors, files, ...) lies below all.
+# From the top down; what is not a package (errors, files, ...) lies below all.
 ORDER = [
     *("cli", "report", "serving", "workflow", "training", "criteria", "decode"),
     *("scoring", "nnet", "gmm", "simulation", "align", "lattice", "graphs"),

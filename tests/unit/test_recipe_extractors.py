@@ -87,7 +87,7 @@ def test_a_class_of_the_users_is_an_input_and_in_no_package(recipe_of, tmp_path)
     recipe = recipe_of(own=own)
     assert recipe.streams["own"].extractor_files == [str(path)]
     assert recipe.gmm_frames.extractor_files == []
-    with pytest.raises(UserError, match="a package holds no code of your own"):
+    with pytest.raises(UserError, match="a package holds no custom code"):
         PackagePlan(recipe, "tdnn").check()
 
 

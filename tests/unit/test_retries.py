@@ -98,6 +98,6 @@ def test_snakemake_tries_again_by_what_attempts_reached(tmp_path):
     assert given["goes"] == [10] * 3 + [20] + [30] * 4
     assert (tmp_path / "goes").exists(), done.stderr
     assert given["stands"] == given["other"] == [10, 20, 30]
-    assert "goes: goes on from a new checkpoint, no retry used." in done.stderr
+    assert "goes: continues from a new checkpoint, no retry used." in done.stderr
     told = "stands: 3 attempts in a row wrote no checkpoint in checkpoints/stands"
     assert told in done.stderr

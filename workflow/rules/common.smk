@@ -14,7 +14,7 @@ if SOURCE.is_dir():
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
 from latflow.workflow import fork_server
-from latflow.workflow.group_jobs import tell_reasons
+from latflow.workflow.group_jobs import show_reasons
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import stage
@@ -64,7 +64,7 @@ elif workflow.is_main_process:
             workflow.register_resource(name, amount)
 
 handle_signals()
-tell_reasons()
+show_reasons()
 name_changes()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
@@ -109,10 +109,10 @@ onstart:
 
 onsuccess:
     # Not above: jobs, which read this file too, need no pandas.
-    from latflow.report.outcome import tell_outcome
+    from latflow.report.outcome import outcome_text
 
     try:
-        sys.stdout.write(tell_outcome(RESULTS, recipe))
+        sys.stdout.write(outcome_text(RESULTS, recipe))
         sys.stdout.flush()
     except UserError as error:  # all jobs were done
         logger.warning(str(error))

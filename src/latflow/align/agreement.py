@@ -77,7 +77,7 @@ class Line:
 
 def compare(
     words: Sequence[str],
-    heard: Sequence[TimedWord],
+    recognized: Sequence[TimedWord],
     duration: float,
     *,
     is_known: Callable[[str], bool],
@@ -88,7 +88,7 @@ def compare(
 
     Args:
         words: the transcript.
-        heard: recognized words, in order, times from the start of the utterance.
+        recognized: words, in order, times from the start of the utterance.
         duration: of the utterance, seconds.
         is_known: whether a word is in the lexicon.
         unknown_word: what stands for the others.
@@ -99,10 +99,10 @@ def compare(
         Lines from 0 to `duration`, without gaps. Words left out come before the silence
         at their place.
     """
-    said = [word if is_known(word) else unknown_word for word in words]
-    pairs = align_words(said, [each.word for each in heard]).pairs
+    reference = [word if is_known(word) else unknown_word for word in words]
+    pairs = align_words(reference, [each.word for each in recognized]).pairs
     lines: list[Line] = []
-    own, spoken = iter(words), iter(heard)
+    own, spoken = iter(words), iter(recognized)
     time, left_out = 0.0, ()
 
     def advance(end: float, kind: Kind, words: tuple[str, ...] = ()) -> None:
@@ -163,7 +163,7 @@ class Segment:
         end: likewise.
         padding: audio taken before and after, seconds each.
         has_unknown: whether the unknown word stands for it, each.
-        silent: lines whose words are no part of the transcript.
+        silent: lines whose words are not part of the transcript.
     """
 
     lines: Sequence[Line]

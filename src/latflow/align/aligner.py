@@ -133,7 +133,7 @@ class Aligner:
 
         Raises:
             UserError: the scores have another number of pdfs than the model, or the
-                graph has transition-ids that the model has not.
+                graph has transition-ids that the model lacks.
         """
         num_frames, num_pdfs = scores.shape
         self._check(graph, num_pdfs)
@@ -210,7 +210,7 @@ class Aligner:
 
 
 def with_second_copy(graph: Graph) -> Graph:
-    """Let every complete path go on through a second copy that never ends.
+    """Let every complete path continue through a second copy that never ends.
 
     Final states lead to one new state, which alone is final and from which the copy
     starts. States: the graph's, their copies, the new one.

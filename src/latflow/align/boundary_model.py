@@ -1,9 +1,9 @@
 """Boundaries of phones as someone sets them: a model that was learnt from their own.
 
 Around each boundary that an alignment has, a small network sees the cepstra of short
-windows, and the phones before and after it. It tells how far the boundary has to move,
-and how large its error is likely to be, which makes intervals. It is asked twice, the
-second time where the boundary has moved to.
+windows, and the phones before and after it. It predicts how far the boundary has to
+move, and how large its error is likely to be, which makes intervals. It is asked twice,
+the second time where the boundary has moved to.
 
 A package keeps it as `boundaries.npz` (`latflow.training.boundary_learning` makes one).
 """

@@ -2,7 +2,7 @@
 
 A set that was decoded against its own transcripts (`latflow.decode.biased`) is cut into
 the parts in which transcript and recognized words agree (`latflow.align.agreement`). An
-utterance that agrees stays as it is; parts are called `<utterance>-<number>`.
+utterance that agrees stays unchanged; parts are called `<utterance>-<number>`.
 
 Memory is that of the ids, and of one utterance.
 
@@ -78,17 +78,17 @@ def clean_corpus(
         atomic_directory(out_dir) as folder,
         Spool(folder, MonoCut.from_dict) as parts,
     ):
-        for cut, heard in progress(found, "clean", count_cuts(cuts)):
+        for cut, recognized in progress(found, "clean", count_cuts(cuts)):
             lines = compare(
                 text_of(cut).split(),
-                heard,
+                recognized,
                 cut.duration,
                 is_known=lang.is_known,
                 unknown_word=lang.oov_word,
                 noises=noises,
             )
             kept, dropped = agreeing_segments(lines, options)
-            lost = _lost(lines, kept, dropped, is_heard=bool(heard))
+            lost = _lost(lines, kept, dropped, is_recognized=bool(recognized))
             made = list(_parts(cut, kept, lang.oov_word))
             parts.extend(made, file=cuts)
             totals.add(cut, made, lost)
@@ -119,7 +119,7 @@ def _with_hypotheses(
         name, words = next(groups, ("", iter(())))
     if name:
         raise UserError(
-            "words of an utterance that the set has not, or not in its place",
+            "words of an utterance that is not in the set, or not in its place",
             file=hypotheses,
             utterance=name,
             remedy="decode the set again",
@@ -129,9 +129,9 @@ def _with_hypotheses(
 def _parts(
     cut: MonoCut, kept: Sequence[Segment], unknown_word: str
 ) -> Iterator[MonoCut]:
-    """Yield the parts of an utterance; itself, if it is kept as it is."""
-    said = text_of(cut).split()
-    if len(kept) == 1 and kept[0].is_whole and kept[0].words(unknown_word) == said:
+    """Yield the parts of an utterance; the utterance itself if all of it is kept."""
+    reference = text_of(cut).split()
+    if len(kept) == 1 and kept[0].is_whole and kept[0].words(unknown_word) == reference:
         yield cut
         return
     for number, segment in enumerate(kept, start=1):
@@ -165,7 +165,7 @@ def _lost(
     kept: Sequence[Segment],
     dropped: Sequence[tuple[Segment, str]],
     *,
-    is_heard: bool,
+    is_recognized: bool,
 ) -> Counter[str]:
     """Return the seconds of an utterance that are in no part, by reason."""
     reason = np.zeros(max(1, round(lines[-1].end / _FRAME)), np.int8)
@@ -177,7 +177,7 @@ def _lost(
         kind = "silence" if line.kind == "silence" else "unsure"
         name = "words differ" if line.is_unsure else kind
         mark(line.start, line.end, _REASONS.index(name))
-    if not is_heard:
+    if not is_recognized:
         mark(0.0, lines[-1].end, _REASONS.index("nothing recognized"))
     for segment, why in dropped:
         mark(segment.begin, segment.finish, _REASONS.index(why))
@@ -204,8 +204,8 @@ def _note(
         ledger.record(cut.id, main, action="excluded")
         return
     seconds = sum(part.duration for part in made)
-    told = f"{main}: {seconds:.2f} of {cut.duration:.2f} s are kept, parts: {len(made)}"
-    ledger.record(cut.id, told, action="truncated")
+    message = f"{main}: kept {seconds:.2f} of {cut.duration:.2f} s, parts: {len(made)}"
+    ledger.record(cut.id, message, action="truncated")
 
 
 @dataclass
@@ -215,7 +215,7 @@ class _Totals:
     Attributes:
         utterances: of the set.
         seconds: of them.
-        whole: utterances that stay as they are.
+        whole: utterances that stay unchanged.
         cut: utterances of which parts stay.
         parts: all that is kept, whole or not.
         kept: seconds of it.

@@ -1,7 +1,7 @@
 """CTC (connectionist temporal classification): labels, HMMs, graphs of transcripts.
 
 Pdf 0 is the blank. All variants of a phone (by its position in the word) are one label;
-the optional silence is none, its frames are blanks.
+the optional silence has none, its frames are blanks.
 
 *Training.* The graph of an utterance has all frame sequences that its pronunciations
 allow: labels in order, each for one frame or more, blanks anywhere, and at least one
@@ -126,9 +126,9 @@ def ctc_graph(labels: Graph) -> Graph:
     """
     source, label, target = labels.sources(), labels.ilabel, labels.next_state
     num_nodes, base = labels.num_states, int(label.max(initial=0)) + 1
-    keys, said = np.unique(target * np.int64(base) + label, return_inverse=True)
+    keys, pair = np.unique(target * np.int64(base) + label, return_inverse=True)
     node, last = keys // base, keys % base
-    behind = num_nodes + said  # after an arc's label
+    behind = num_nodes + pair  # after an arc's label
     nodes, pairs = np.arange(num_nodes), num_nodes + np.arange(len(keys))
     # the arcs that may follow each pair at once: all but those of the same label
     begin, count = labels.arc_begin[node], np.diff(labels.arc_begin)[node]

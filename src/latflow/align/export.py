@@ -116,7 +116,7 @@ def audio_of(cuts: Path) -> dict[str, str]:
     """Return the paths of the audio of the recordings of cuts, by id.
 
     Raises:
-        UserError: the file is no manifest of cuts.
+        UserError: the file is not a manifest of cuts.
     """
     found: dict[str, str] = {}
     for cut in read_cut_lines(cuts):

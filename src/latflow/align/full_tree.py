@@ -1,7 +1,7 @@
 """Stage that makes the tree and the graphs of a network that no alignments precede.
 
-The tree asks no questions: each phone has pdfs of its own, or each phone behind each
-other one. The phone language model has phone sequences that are drawn from the
+The tree asks no questions: each phone has its own pdfs, or each phone behind each other
+one. The phone language model has phone sequences that are drawn from the
 transcripts: pronunciations and optional silences, as the lexicon weighs them.
 
 Source: Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI";

@@ -28,7 +28,7 @@ class AlignOptions(Options):
     boost_silence: PositiveFloat = 1.0
     """Factor of the likelihood of silence."""
     careful: bool = False
-    """Refuse alignments that could go on with a second copy of the transcript."""
+    """Refuse alignments that could continue with a second copy of the transcript."""
     acoustic_scale: PositiveFloat = 0.1
     """Factor of acoustic log-likelihoods."""
 
@@ -63,8 +63,8 @@ class ExportOptions(Options):
     """Folder that `names: path` are relative to; null, or where audio lies elsewhere,
     for the one that holds all audio files."""
     long_pause: PositiveFloat = 15.0
-    """Shortest time without a word that `export.json` tells of, seconds: something may
-    be said there that has no transcript."""
+    """Shortest time without a word that `export.json` reports, seconds: speech there
+    may be missing from the transcript."""
 
 
 class SupervisionOptions(Options):

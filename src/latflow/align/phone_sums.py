@@ -36,7 +36,7 @@ class PhoneSums:
         self._all += own
 
     def of(self, phone: str) -> Spread:
-        """Return the spread of a phone; 0 numbers where there is none of it."""
+        """Return the spread of a phone; of 0 numbers where it does not occur."""
         return _spread(self._sums.get(phone, np.zeros(3)))
 
     def of_all(self) -> Spread:

@@ -1,10 +1,10 @@
 """Stage `reestimate_lexicon`: pronunciations and silence counted in alignments.
 
-A lexicon lists how a word may be said; alignments of the training speech tell how often
-it is said so, and where speakers pause. The stage counts both and writes the language
-directory anew: `lexiconp.txt` with probabilities of pronunciations, and transducers in
-which silence depends on the words around it (`latflow.lang.lexicon_fst`). Symbol
-tables, phones and topology stay as they are, so that models and alignments keep their
+A lexicon lists the pronunciations of a word; alignments of the training speech show how
+often each is used, and where speakers pause. The stage counts both and rewrites the
+language directory: `lexiconp.txt` with probabilities of pronunciations, and transducers
+in which silence depends on the words around it (`latflow.lang.lexicon_fst`). Symbol
+tables, phones and topology stay unchanged, so that models and alignments keep their
 meaning.
 
 With counts C, where v is the word before w and s is silence between words:
@@ -103,7 +103,7 @@ def estimate_pronunciations(
     """Return pronunciations with probabilities from counts, the best of each word 1.
 
     Args:
-        counts: [len(entries)], how often each was said.
+        counts: [len(entries)], number of occurrences of each.
     """
     smoothed = np.asarray(counts, np.float64) + 1.0
     largest: dict[str, float] = {}
@@ -186,7 +186,10 @@ def _count(
     """Find the pronunciation of each word, and the silences, in all alignments."""
     number = {(entry.word, entry.phones): k for k, entry in enumerate(entries)}
     pronunciations = Pronunciations(
-        {word: [phones for _, phones in said] for word, said in lang.lexicon.items()},
+        {
+            word: [phones for _, phones in spoken]
+            for word, spoken in lang.lexicon.items()
+        },
         [lang.phones[lang.optional_silence]],
         is_position_dependent=lang.word_boundary is not None,
     )
@@ -206,14 +209,14 @@ def _count(
         if not words or spans is None:
             num_strange += 1
             continue
-        said = [
+        spoken = [
             number[word, tuple(names[first:last])]
             for word, (first, last) in zip(words, spans, strict=True)
         ]
         edges = [0, *(end for _, end in spans)]
         begins = [*(first for first, _ in spans), len(names)]
         silent = [b > e for e, b in zip(edges, begins, strict=True)]
-        sequences.add(said, silent)
+        sequences.add(spoken, silent)
     if num_strange:
         log.warning(
             "%d alignments do not spell the words of their transcripts", num_strange

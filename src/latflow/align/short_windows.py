@@ -1,4 +1,4 @@
-"""Cepstra in short windows, which tell of boundaries more finely than features do."""
+"""Cepstra in short windows, which show boundaries more finely than features do."""
 
 from __future__ import annotations
 

@@ -21,8 +21,6 @@ import numpy as np
 from latflow.align.options import SupervisionOptions
 from latflow.errors import UserError
 from latflow.fst.determinize import LINK, enlarged
-from latflow.fst.graph import Graph
-from latflow.fst.openfst import ARC
 from latflow.graphs.training import PhoneExpansion
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -69,16 +67,6 @@ class FrameGraph(NamedTuple):
         low, high = times[1:-1].repeat(count[:-1]), times[2:].repeat(count[:-1])
         is_next = len(low) == len(target) and ((low <= target) & (target < high)).all()
         return bool(is_next and ((label > 0) & (label <= num_pdfs)).all())
-
-    def as_graph(self) -> Graph:
-        """Return the same as a `Graph`."""
-        arcs = np.zeros(len(self.arcs), ARC)
-        arcs["ilabel"] = arcs["olabel"] = self.arcs["label"]
-        arcs["next_state"] = self.arcs["next_state"]
-        final = np.full(len(self.first_arc) - 1, np.inf, np.float32)
-        final[self.first_state[-2] :] = 0.0
-        source = np.repeat(np.arange(len(final)), np.diff(self.first_arc))
-        return Graph.from_arc_list(0, source, arcs, final)
 
 
 @dataclass(frozen=True, eq=False)

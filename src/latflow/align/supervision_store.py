@@ -163,8 +163,8 @@ def make_supervisions(
     """Make the supervision of every aligned utterance (stage).
 
     Writes `ledger.jsonl` beside the supervisions: utterances that have none, since
-    their alignment is no row of phones or has too many phones for the frames there are.
-    `meta.json` counts as `refused` those that the normalization graph refuses as a
+    their alignment is not a row of phones or has too many phones for the frames there
+    are. `meta.json` counts as `refused` those that the normalization graph refuses as a
     whole.
 
     Args:

@@ -39,14 +39,14 @@ class Normalization:
         graph: acceptor without epsilons; labels are pdf-id + 1.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not such a graph.
     """
 
     def __init__(self, graph: Graph) -> None:
         facts = graph.properties
         if facts.has_epsilons or not facts.is_acceptor or not graph.num_states:
             raise UserError(
-                "the normalization graph is empty, has epsilons or is no acceptor",
+                "the normalization graph is empty, has epsilons or is not an acceptor",
                 remedy="make the graphs of the chain system again",
             )
         source = np.repeat(np.arange(graph.num_states), np.diff(graph.arc_begin))

@@ -1,10 +1,10 @@
 """Utterances whose transcript, audio or speaker looks wrong.
 
 Each utterance is measured in ways that need nothing but its samples, its alignment and
-its frames. Some measures have a bound of their own (digital silence, clipping); others
-are judged by how far they are from what is usual: the deviation from the median, in
-units of the median absolute deviation times 1.4826, which is the standard deviation if
-the values are normal, and which a few wrong utterances do not move.
+its frames. Some measures have their own bound (digital silence, clipping); others are
+judged by how far they are from what is usual: the deviation from the median, in units
+of the median absolute deviation times 1.4826, which is the standard deviation if the
+values are normal, and which a few wrong utterances do not move.
 
 | reason | measure |
 |---|---|
@@ -429,10 +429,10 @@ def _misheard(
     """Yield utterances whose recognized words differ from their transcripts."""
     is_decoded = np.zeros(len(frames), np.bool_)
     for number, line in read_lines(hypotheses):
-        name, *heard = line.split() or [""]
+        name, *recognized = line.split() or [""]
         if name not in frames:
             raise UserError(
-                f"line {number}: an utterance that the set has not",
+                f"line {number}: an utterance that is not in the set",
                 file=hypotheses,
                 utterance=name,
                 remedy="decode the set again",
@@ -440,9 +440,9 @@ def _misheard(
         u = frames.position(name)
         is_decoded[u] = True
         words = frames.texts[u].split()
-        said = [word if lang.is_known(word) else lang.oov_word for word in words]
-        aligned = align_words(said, heard)
-        score = aligned.counts.errors / max(1, len(said))
+        reference = [word if lang.is_known(word) else lang.oov_word for word in words]
+        aligned = align_words(reference, recognized)
+        score = aligned.counts.errors / max(1, len(reference))
         if score > bound:
             yield Suspect(name, "words", score, _differences(aligned, words))
     for u in np.flatnonzero(~is_decoded).tolist():
@@ -453,10 +453,10 @@ def _differences(aligned: WordAlignment, words: list[str]) -> str:
     """Return the errors of an alignment, in the transcript's own words."""
     own = iter(words)
     texts = []
-    for said, heard in aligned.pairs:
-        word = None if said is None else next(own)
-        if said != heard:
-            texts.append(f"{word or _NOTHING}>{heard or _NOTHING}")
+    for reference, recognized in aligned.pairs:
+        word = None if reference is None else next(own)
+        if reference != recognized:
+            texts.append(f"{word or _NOTHING}>{recognized or _NOTHING}")
     more = len(texts) - _MAX_DIFFERENCES
     ending = [f"and {more} more"] if more > 0 else []
     return ", ".join([*texts[:_MAX_DIFFERENCES], *ending])

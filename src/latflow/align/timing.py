@@ -95,7 +95,7 @@ class AlignedUtterance:
     """Words and phones of an utterance.
 
     Attributes:
-        words: of the transcript; None where the phones are no pronunciations of it.
+        words: of the transcript; None where the phones are not pronunciations of it.
         phones: all, silences between words included.
         silence: names of the phones that stand between words.
     """
@@ -167,7 +167,7 @@ class Boundaries(NamedTuple):
 
 
 class PhoneTimes(RaggedStore):
-    """`Boundaries` of aligned utterances, where they are no frames'."""
+    """`Boundaries` of aligned utterances, where they are not frames'."""
 
     FORMAT = "latflow-phone-times-2"
     KIND = "store of phones' times"

@@ -161,7 +161,7 @@ def _placed(
     for start, end, text in intervals:
         begin = max(last, place.start + start)
         stop = min(place.length, place.start + end)
-        if stop - begin >= 1e-4:  # what a TextGrid can tell from nothing
+        if stop - begin >= 1e-4:  # longer than a TextGrid's resolution
             yield Interval(begin, stop, text)
             last = stop
 

@@ -144,7 +144,7 @@ def write_transcript_graphs(
 
 
 def fewest_frames(graph: Graph) -> float:
-    """Return the fewest arcs of a path to a final state; inf where there is none."""
+    """Return the fewest arcs of a path to a final state; inf without one."""
     if not graph.num_states:
         return np.inf
     is_final = np.isfinite(graph.final)

@@ -1,9 +1,9 @@
-"""Units of words: what a decoder with attention tells one after another.
+"""Units of words: what a decoder with attention predicts one after another.
 
 Unit 0 ends a sequence. The others are, by kind,
 
-    phone      the phones of the lexicon (as labels of CTC: all variants are one, the
-               optional silence is none); a transcript has the likeliest pronunciation
+    phone the phones of the lexicon (as labels of CTC: all variants are one, the
+               optional silence has none); a transcript has the likeliest pronunciation
                of each word
     character  the characters of the lexicon's words, and `<space>` behind each word
     word       the words of the lexicon
@@ -82,7 +82,7 @@ class Units:
         """
         if tuple(names) != self.names:
             raise UserError(
-                f"the model tells other units ({len(names)}) than the lexicon has "
+                f"the model has other units ({len(names)}) than the lexicon has "
                 f"({len(self.names)})",
                 file=file,
                 remedy="use the language directory that it was trained with, or train "

@@ -91,7 +91,7 @@ def split_phones(
         return found
 
     def successors(w: int, p: int) -> Iterator[tuple[int, int]]:
-        """Yield where to go on from phone p, when word w is next."""
+        """Yield where to continue from phone p, when word w is next."""
         if w < len(words):
             yield from ((w + 1, end) for end in ends(w, p))
         if p < len(base) and base[p] in pronunciations.silence:

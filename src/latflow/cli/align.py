@@ -110,7 +110,7 @@ _PRODUCTS = (
     option("--retry-beam", "of the second attempt; others follow by themselves", 40.0),
     CORES,
     _MAX_SKIPPED,
-    flag("--clean", "begin anew: remove what earlier runs left in the folder"),
+    flag("--clean", "begin again: remove what earlier runs left in the folder"),
     flag("--dry-run", "say what would be done"),
     _G2P,
     *_SOURCE,
@@ -134,7 +134,7 @@ def _align(arguments: Arguments) -> int:
     source, findings, survey = _surveyed(arguments, _lang_options(g2p))
     sys.stdout.write(f"{render(findings)}\n")
     if any(finding.severity == "error" for finding in findings):
-        sys.stdout.write("mend the errors, then run the command again\n")
+        sys.stdout.write("fix the errors, then run the command again\n")
         return 1
     speakers = len(survey.speakers)
     sys.stdout.write(
@@ -166,7 +166,7 @@ def _align(arguments: Arguments) -> int:
     sys.stdout.flush()
     is_dry = arguments.dry_run
     status = run_recipe(
-        recipe, out, cores=arguments.cores, tell=sys.stdout, is_dry=is_dry
+        recipe, out, cores=arguments.cores, stream=sys.stdout, is_dry=is_dry
     )
     if status:
         sys.stdout.write(
@@ -182,7 +182,7 @@ def _remove_runs(out: Path) -> None:
     """Remove what earlier runs left in the folder.
 
     Raises:
-        UserError: it has results of an experiment, which are no alignments.
+        UserError: it has results of an experiment, which are not alignments.
     """
     from latflow.workflow.aligning import EXPERIMENT
 
@@ -192,7 +192,7 @@ def _remove_runs(out: Path) -> None:
         raise UserError(
             "is of another experiment: --clean would remove it",
             file=results / others[0],
-            remedy="align into a folder of its own",
+            remedy="align into a separate folder",
         )
     if (results / EXPERIMENT).is_dir():  # else Snakemake's folder is not of ours
         for folder in (results, out / ".snakemake"):
@@ -317,7 +317,7 @@ def _lang_options(g2p: Mapping[str, Any]) -> LangOptions:
 
 
 def _show(out: Path, recipe: Mapping[str, Any]) -> None:
-    """Put links to what was made into the folder, and tell of it."""
+    """Link the results into the folder, and report them."""
     import json
 
     from latflow.workflow.aligning import ALIGNER
@@ -335,18 +335,18 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
             link.unlink()
         if target.exists() and not link.exists():
             link.symlink_to(os.path.relpath(target, out))
-    told = json.loads((made / "export.json").read_text(encoding="utf-8"))
+    record = json.loads((made / "export.json").read_text(encoding="utf-8"))
     sys.stdout.write(
-        f"{told['utterances']} utterances of {told['recordings']} recordings are "
+        f"{record['utterances']} utterances of {record['recordings']} recordings are "
         f"aligned: {out / 'textgrid' if (out / 'textgrid').exists() else out}\n"
     )
-    if told["not_aligned"]:
-        names = ", ".join(told["not_aligned"][:5])
+    if record["not_aligned"]:
+        names = ", ".join(record["not_aligned"][:5])
         sys.stdout.write(
-            f"{len(told['not_aligned'])} could not be aligned: {names} "
+            f"{len(record['not_aligned'])} could not be aligned: {names} "
             f"(why: ledger.jsonl files below {out / 'results'})\n"
         )
-    if pauses := told["long_pauses"]:
+    if pauses := record["long_pauses"]:
         where = ", ".join(
             f"{p['recording']} {p['start']:.1f} to {p['end']:.1f} s" for p in pauses[:5]
         )

@@ -16,9 +16,7 @@ COMMANDS = Group()
 @COMMANDS.command(
     "learn-boundaries",
     option("aligned", "folder of latflow align, with alignments of the recordings"),
-    option(
-        "by_hand", "folder of TextGrids with boundaries set by hand, named as those"
-    ),
+    option("by_hand", "folder of TextGrids with manual boundaries, named as those"),
     option(
         "out", "folder for the package, which has learnt from them", type=PACKAGE_FOLDER
     ),

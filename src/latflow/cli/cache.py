@@ -76,7 +76,7 @@ def _opened(arguments: Arguments) -> ResultCache:
     """Return the cache that a command names.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     from latflow.workflow.result_cache import ResultCache
 

@@ -163,7 +163,7 @@ def bash_completion(groups: Sequence[Group], recipes: Iterable[str]) -> str:
 
 
 def _names_recipe_first(group: Group, command: str) -> bool:
-    """Tell whether a command takes the recipe before all other arguments."""
+    """Return whether a command takes the recipe before all other arguments."""
     first = next(iter(group.options(command)), ("", {}))
     return first[0] == "recipe" or first[1].get("nargs") == argparse.REMAINDER
 

@@ -72,7 +72,7 @@ def _init(arguments: Arguments) -> None:
         f"{'Then' if found else 'Set the paths in recipe.yaml, then'}:\n"
         f"  cd {shlex.quote(arguments.folder)}\n"
         "  latflow doctor     # looks for mistakes in the data\n"
-        "  latflow run        # does the whole job; a second run goes on\n"
+        "  latflow run        # does the whole job; a second run continues\n"
     )
 
 
@@ -101,12 +101,12 @@ def _run(arguments: Arguments) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, keywords in RECIPE[1:]:
         parser.add_argument(name, **keywords)
-    told = arguments.further
-    end = told.index("--") if "--" in told else len(told)
-    given, further = parser.parse_known_args(told[:end])
+    rest = arguments.further
+    end = rest.index("--") if "--" in rest else len(rest)
+    given, further = parser.parse_known_args(rest[:end])
     words = list(itertools.takewhile(lambda word: word[:1] != "-", further))
     given.recipe, targets = recipe_and_targets(words)
-    targets += told[end + 1 :]  # behind `--`, as Snakemake has it
+    targets += rest[end + 1 :]  # behind `--`, as Snakemake has it
     further = [*targets, *further[len(words) :]]
     recipe = find_recipe(named_experiment(given))
     settings = _settings(recipe, given)
@@ -186,7 +186,7 @@ def _config(arguments: Arguments) -> None:
     example="explain corpus.train.table",
 )
 def _explain(arguments: Arguments) -> None:
-    """Say what one key of a recipe means: type, default, values, and keys below it."""
+    """Explain a key of a recipe: type, default, values, and keys below it."""
     from latflow.workflow.documentation import explain
 
     sys.stdout.write(explain(arguments.key or ""))
@@ -241,10 +241,10 @@ def _write(text: str, out: str | None) -> None:
 @COMMANDS.command("show", *RECIPE)
 def _show(arguments: Arguments) -> None:
     """Print the WER table of what is scored so far, and what to do with it."""
-    from latflow.report.outcome import tell_outcome
+    from latflow.report.outcome import outcome_text
 
     folder = results_folder(arguments)
-    outcome = tell_outcome(folder)
+    outcome = outcome_text(folder)
     if not outcome:
         raise UserError("no results yet", file=folder, remedy="latflow run does it")
     sys.stdout.write(outcome)
@@ -346,6 +346,6 @@ def _compile_kernels(arguments: Arguments) -> None:
         if count:
             sys.stderr.write(
                 f"warning: {package}: {count} kernels are not as listed and will be "
-                "compiled when they are called; to list them anew, run make demo in a "
+                "compiled when they are called; to list them again, run make demo in a "
                 "fresh checkout, then latflow compile-kernels --update\n"
             )

@@ -113,7 +113,7 @@ def _lm_options() -> tuple[Option, ...]:
     example="train-lm text.txt dev.txt lstm --lang results/x/lang --size 512",
 )
 def _train_lm(arguments: Arguments) -> None:
-    """Train a neural language model (LSTM), or go on with its training."""
+    """Train a neural language model (LSTM), or continue with its training."""
     from latflow.lang.options import LmRunOptions
     from latflow.training.language_model import train_language_model
 

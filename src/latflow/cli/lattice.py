@@ -59,7 +59,7 @@ def _scales(arguments: Arguments) -> dict[str, Any]:
 
 
 def _is_compact(arguments: Arguments) -> bool:
-    """Tell whether compact lattices are asked for."""
+    """Return whether compact lattices are asked for."""
     return arguments.form == "compact"
 
 

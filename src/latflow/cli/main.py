@@ -115,7 +115,7 @@ def _flush_nowhere() -> None:
 
 
 def _open_streams() -> None:
-    """Have all three standard streams open; those that the caller closed are empty."""
+    """Open all three standard streams; those that the caller closed are empty."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - it stays

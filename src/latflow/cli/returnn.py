@@ -35,7 +35,7 @@ def _import_returnn(arguments: Arguments) -> None:
         raise UserError(
             f"refused: {refused[0].key}: {refused[0].text}{more}",
             file=arguments.config,
-            remedy="change these layers, or describe the network anew "
+            remedy="change these layers, or describe the network again "
             "(docs/networks.md)",
         )
 

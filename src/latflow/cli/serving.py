@@ -73,7 +73,7 @@ def _load_test(arguments: Arguments) -> int:
     if arguments.soak:
         return _soak(arguments, options.replace(seconds=60 * arguments.soak))
 
-    def tell(report: LoadReport) -> None:
+    def show(report: LoadReport) -> None:
         sys.stderr.write(f"{report}\n")
 
     run = load_server(
@@ -83,7 +83,7 @@ def _load_test(arguments: Arguments) -> int:
         utterances=arguments.utterances,
         p95=arguments.p95 / 1000 if arguments.find_capacity else None,
         token=arguments.token,
-        on_report=tell,
+        on_report=show,
     )
     if not any(report.utterances for report in run.reports):
         raise UserError(
@@ -230,7 +230,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--phrase-boost", "discount on each word of these phrases", 4.0),
     option(
         "--grammar",
-        "file of all that may be said: JSON list of phrases, or JSGF",
+        "grammar, a file: JSON list of phrases, or JSGF",
         type=file_name,
     ),
     option("--lm", "other language model, in ARPA form", type=file_name),
@@ -305,7 +305,7 @@ def _language(arguments: Arguments) -> LanguageOptions:
             raise UserError(
                 "the grammar is empty",
                 file=arguments.grammar,
-                remedy="write what may be said, or leave --grammar out",
+                remedy="write the phrases of the grammar, or leave --grammar out",
             )
     values = {
         "new_words": read_new_words(arguments.words) if arguments.words else (),
@@ -356,7 +356,7 @@ def _serve(arguments: Arguments) -> None:
             f"the server needs {error.name}", remedy="pip install 'latflow[serve]'"
         ) from None
 
-    def tell(address: str) -> None:
+    def show(address: str) -> None:
         page = address.replace("ws", "http", 1)
         sys.stdout.write(
             f"listening on {address}\n"
@@ -376,7 +376,7 @@ def _serve(arguments: Arguments) -> None:
     }
     session = read_options(SessionOptions, values)
     options = read_flags(ServerOptions, arguments)
-    serve(list(map(Path, arguments.packages)), options, session, on_ready=tell)
+    serve(list(map(Path, arguments.packages)), options, session, on_ready=show)
 
 
 @SERVING.command(

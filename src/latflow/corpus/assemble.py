@@ -57,12 +57,12 @@ class CorpusWriter:
         origin: file or folder that error messages name where no closer one is known.
         checks: how strictly utterances are taken.
         ledger: where skipped utterances are noted.
-        forms: spells the words of transcripts; None leaves them as they are.
+        forms: spells the words of transcripts; None leaves them unchanged.
 
     Attributes:
         recordings: the good ones, by id, as they will be used (resampled if asked).
-        named: ids of recordings, the channels of whose utterances are named; told by
-            the source before their utterances.
+        named: ids of recordings, the channels of whose utterances are named; filled by
+            the source before it yields their utterances.
         num_utterances: accepted so far.
     """
 
@@ -187,10 +187,10 @@ class CorpusWriter:
         total = self.num_utterances + self._ledger.num_skipped()
         self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if self._forms is not None:
-            self._tell_of_words(self._forms)
+            self._report_words(self._forms)
         self._ledger.write(self._folder / "ledger.jsonl")
 
-    def _tell_of_words(self, forms: WordForms) -> None:
+    def _report_words(self, forms: WordForms) -> None:
         """Log how transcripts were changed; refuse them if no word is known."""
         if changes := forms.summary():
             log.info("words of %d in transcripts: %s", forms.num_words, changes)
@@ -353,7 +353,7 @@ class CorpusWriter:
         if overshoot > NOTED_OVERSHOOT_S:
             reason = f"ends {overshoot:.3f} s after its recording"
             self._ledger.record(supervision.id, reason, action="truncated")
-        # Down, not to the nearest: at 22050 Hz durations are no decimal numbers.
+        # Down, not to the nearest: at 22050 Hz durations are not decimal numbers.
         duration = math.floor(1e8 * (recording.duration - supervision.start)) / 1e8
         return replace(supervision, duration=duration)
 
@@ -366,13 +366,13 @@ class CorpusWriter:
             return (
                 f"goes from {supervision.start:g} s to {end:g} s, but its recording "
                 f"lasts {recording.duration:g} s",
-                "mend the times, remove the utterance",
+                "fix the times, remove the utterance",
             )
         if supervision.duration < self._checks.min_duration:
             return (
                 f"lasts {supervision.duration:g} s only (min_duration is "
                 f"{self._checks.min_duration:g} s)",
-                "mend the times, remove the utterance",
+                "fix the times, remove the utterance",
             )
         return self._channel_fault(supervision, recording)
 
@@ -421,7 +421,7 @@ class CorpusWriter:
 
 
 def channel_remedy(source: GivenSource) -> str:
-    """Tell where a source can name the channel that is to be taken."""
+    """Return how a source can name the channel that is to be taken."""
     where = ""
     if isinstance(source, KaldiSource):
         where = " in segments or reco2file_and_channel,"

@@ -2,7 +2,7 @@
 
 A header says how long a file should be; only decoding says whether it is. `examine`
 reads headers and, when asked to verify, decodes everything in blocks (FLAC's frame
-checksums then tell of any damaged byte). How files are opened is
+checksums then reveal any damaged byte). How files are opened is
 `latflow.corpus.audio_backend`'s.
 
 `AudioReader` reads a file of any length in blocks.
@@ -32,7 +32,7 @@ from latflow.corpus.wav_length import UNKNOWN_LENGTHS
 BLOCK_SAMPLES = 1 << 16
 SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
-RESTORE = "restore the file, or mend its path"
+RESTORE = "restore the file, or fix its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
 _MOST_PEAK = 1.5  # without a note
@@ -96,7 +96,7 @@ def examine(source: AudioSource, *, verify: bool) -> AudioFacts:
 
 
 def refuse_others(kind: str, *, allow_commands: bool = False) -> None:
-    """Refuse a type of Lhotse's sources of audio that is none of a file.
+    """Refuse a Lhotse audio source that is not a file.
 
     Args:
         kind: `file`, `command`, `url` and others.
@@ -117,7 +117,7 @@ def check_rate(rate: int, name: str) -> None:
     """Refuse a sample rate that nobody has.
 
     Raises:
-        BadAudio: the rate of the file of that name is none.
+        BadAudio: the rate of the file of that name is out of range.
     """
     if not MIN_RATE <= rate <= MAX_RATE:
         raise BadAudio(
@@ -329,13 +329,13 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
         raise BadAudio(
             f"{source.source} holds {found[1]} samples at {found[0]} Hz, its manifest "
             f"says {stated[1]} at {stated[0]} Hz",
-            "make the manifest anew from the audio",
+            "make the manifest again from the audio",
         )
     if len(source.channels) > facts.num_channels:
         raise BadAudio(
             f"{source.source} has {facts.num_channels} channels, its manifest says "
             f"{len(source.channels)}",
-            "make the manifest anew from the audio",
+            "make the manifest again from the audio",
         )
 
 
@@ -376,7 +376,7 @@ def _check_size(path: str) -> None:
     try:
         found = os.stat(path)
     except ValueError as error:  # a zero byte
-        raise BadAudio(f"{path!r} is no path of a file", RESTORE) from error
+        raise BadAudio(f"{path!r} is not a path of a file", RESTORE) from error
     except OSError as error:
         raise BadAudio(
             f"audio file {path} {_why_not(error)}", f"{RESTORE}{_archive_hint(path)}"
@@ -388,7 +388,7 @@ def _check_size(path: str) -> None:
 
 
 def _why_not(error: OSError) -> str:
-    """Say why a file cannot be looked at."""
+    """Return why a file cannot be inspected."""
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
     return "does not exist" if missing else f"cannot be opened ({error.strerror})"
 

@@ -44,7 +44,7 @@ from latflow.corpus.wav_length import mend_of_wav
 # its own, 18 of the format).
 _UNKNOWN = (1, 4, 18)
 _NO_LENGTH = (1 << 63) - 1  # samples of a FLAC file that was written to a pipe
-# Forms that it takes for others of its own.
+# Formats that it mistakes for others.
 _NEVER = ("aac", "ogg")
 _SPHERE = b"NIST_1A"
 # Notes on files that are read all the same.

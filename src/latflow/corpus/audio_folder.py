@@ -127,7 +127,7 @@ class AudioFolder:
             raise BadAudio(
                 f"command {command!r} gave no audio (exit status {done.returncode}"
                 f"{last})",
-                "run the command by hand and mend it",
+                "run the command in a shell and fix it",
             )
         with raw.open("rb") as stream:
             suffix = _SUFFIXES.get(stream.read(4), ".audio")

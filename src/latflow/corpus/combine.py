@@ -1,4 +1,4 @@
-"""One corpus folder of several; ids of utterances tell which one they are from."""
+"""One corpus folder of several; ids of utterances show which one they are from."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def read_ctm(path: str | Path) -> Iterator[TimedWord]:
 
     Raises:
         UserError: a line has too few fields, a time is not a number or negative, or
-            what follows the word is no number.
+            what follows the word is not a number.
     """
     for number, line in read_lines(path):
         fields = line.split()

@@ -62,7 +62,7 @@ def _rows(source: CustomSource) -> Iterator[Any]:
     try:
         found = function(**source.arguments)
         if not isinstance(found, Iterable):
-            raise UserError("is no iterable", file=source.path, remedy=_REMEDY)
+            raise UserError("is not an iterable", file=source.path, remedy=_REMEDY)
         yield from found
     except UserError:
         raise
@@ -137,7 +137,7 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 
 def _seconds(row: Mapping[str, Any], key: str) -> float | None:
-    """Return a time of an utterance; None where there is none."""
+    """Return a time of an utterance; None without one."""
     value = row.get(key)
     if value is None:
         return None

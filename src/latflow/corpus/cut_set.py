@@ -2,10 +2,10 @@
 
 Each cut is an utterance, named by the cut's id, with the transcript of its supervision.
 A plain cut, of channels of a file, stays what it is: a part of its recording. All
-others are read once and written as files of their own, `audio/<id>.wav`, float samples
-of the first channel: mixed and padded cuts (`cut.mix`, `cut.append`, `cut.pad`), and
-cuts with effects, which Lhotse applies when it loads (speed, tempo, volume,
-reverberation, resampling).
+others are read once and written as their own files, `audio/<id>.wav`, float samples of
+the first channel: mixed and padded cuts (`cut.mix`, `cut.append`, `cut.pad`), and cuts
+with effects, which Lhotse applies when it loads (speed, tempo, volume, reverberation,
+resampling).
 """
 
 from __future__ import annotations

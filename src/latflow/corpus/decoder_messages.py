@@ -1,9 +1,9 @@
 """What the decoder of MP3 files writes to C's standard error, kept off the terminal.
 
-libsndfile's decoder (mpg123) tells of damaged frames there, hundreds of lines a file.
+libsndfile's decoder (mpg123) reports damaged frames there, hundreds of lines a file.
 While an MP3 file is open, C's `stderr` is a temporary file of ours; what was written
 goes to the log. Python's `sys.stderr`, descriptor 2 and child processes are not
-touched, so that threads, progress bars and logs go on as they were. Only glibc lets
+touched, so that threads, progress bars and logs continue as they were. Only glibc lets
 `stderr` be replaced; elsewhere nothing is done, and no file counts as damaged.
 """
 
@@ -81,7 +81,7 @@ class _Sink:
             return self.size(), self._entries if self._open == 1 else -1
 
     def leave(self, begin: int, entry: int, *, alone: bool) -> bool:
-        """Log what was written; tell whether it is sure whose it is."""
+        """Log what was written; return whether its source is certain."""
         with self._turn:
             is_sure = entry == self._entries
             written = os.pread(self._file.fileno(), _MOST_BYTES, begin)
@@ -91,7 +91,7 @@ class _Sink:
             if alone:
                 self._is_alone = False
             self._turn.notify_all()
-        _tell(written)
+        _log(written)
         return is_sure
 
     def _replace(self) -> None:
@@ -107,8 +107,8 @@ class _Sink:
             os.ftruncate(self._file.fileno(), 0)
 
 
-def _tell(written: bytes) -> None:
-    """Log messages."""
+def _log(written: bytes) -> None:
+    """Log the decoder's messages, the first of many."""
     lines = [line for line in written.decode(errors="replace").split("\n") if line]
     for line in lines[:MAX_LINES]:
         log.info("MP3 decoder: %s", line.strip())
@@ -139,5 +139,5 @@ def _sink() -> _Sink:
         return _made[0]
 
 
-# A child that is forked has a file of its own.
+# A child that is forked has its own file.
 os.register_at_fork(after_in_child=_made.clear)

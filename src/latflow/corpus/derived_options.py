@@ -109,7 +109,7 @@ class CleanedSetOptions(Options):
     """Longest silence within a part, seconds; longer ones divide it."""
     unknown_padding: NonNegativeFloat = 0.05
     """Audio beyond a first or last word, towards an error, that is taken too, since the
-    word may go on in it, seconds; the unknown word stands for it in the transcript,
+    word may continue in it, seconds; the unknown word stands for it in the transcript,
     unless it is silence. 0 for none."""
     max_junk: Fraction = 0.1
     """Largest share of a part that is such audio."""

@@ -1,8 +1,8 @@
-"""Words of speakers who have dictionaries of their own.
+"""Words of speakers who have their own dictionaries.
 
 One lexicon holds the words of all dictionaries. Those of the default dictionary stand
 as they are, those of another one with its name behind them: `tomato⧼british⧽`. So a
-transcript tells how each word is said, and all that aligns works as with one
+transcript determines the pronunciations of each word, and alignment works as with one
 dictionary; what is written for people has the words alone (`plain_word`). Words in
 brackets, and those that begin with `!`, are noises and belong to everyone.
 """

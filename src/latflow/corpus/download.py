@@ -48,7 +48,7 @@ def fetch(url: str, path: Path) -> None:
         raise UserError(
             f"cannot be fetched ({error})",
             file=url,
-            remedy=f"check the network, or put the file at {path} by hand",
+            remedy=f"check the network, or put the file at {path}",
         ) from error
     log.info("fetched %s: %d bytes", path, size)
 

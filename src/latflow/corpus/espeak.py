@@ -5,8 +5,8 @@ thousand times faster than real time, and small enough to come in a wheel
 (`espeakng_loader`). Its library keeps state from one sentence to the next (even beyond
 `espeak_Terminate`), so the same sentence sounds slightly different after another one,
 and seeds the noise of breathy voices with the clock. Each speaker is therefore spoken
-by a process of its own, from a fresh state, with a seed, and in a fixed order: the
-corpus does not depend on how many workers make it, nor when.
+by its own process, from a fresh state, with a seed, and in a fixed order: the corpus
+does not depend on how many workers make it, nor when.
 
 `python -m latflow.corpus.espeak` reads a job from standard input as JSON (see
 `speak_job`), writes FLAC files, and prints their lengths in samples as JSON. The
@@ -89,7 +89,7 @@ class Synthesizer:
             raise ValueError(f"eSpeak NG has no voice {self.voice}")
 
     def speak(self, text: str, *, rate: int, pitch: int) -> np.ndarray:
-        """Say a sentence.
+        """Synthesize a sentence.
 
         Args:
             rate: words per minute, 80-450.

@@ -91,7 +91,7 @@ def _list_files(
         try:
             parts = _parts(source, top, path, transcript)
         except UserError as error:
-            remedy = error.remedy or "mend the file"
+            remedy = error.remedy or "fix the file"
             fault = Fault(file_id(inside), error.what, str(transcript), remedy)
             listing.faults.append(fault)
             continue
@@ -106,7 +106,7 @@ def _list_files(
 
 
 def _why_alone(suffix: str | None) -> tuple[str, str]:
-    """Say why a recording has no transcript, and what to do.
+    """Return why a recording has no transcript, and the remedy.
 
     Args:
         suffix: of another file beside it that has its name.
@@ -190,7 +190,7 @@ def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
         return read_subtitles(path)
     tiers = read_tiers(path)
     if not source.tiers:
-        # Those of phones, as aligners write them, are no transcripts.
+        # Those of phones, as aligners write them, are not transcripts.
         return [tier for tier in tiers if not _PHONES.search(tier.name)] or tiers
     chosen = [tier for tier in tiers if tier.name in source.tiers]
     if not chosen:

@@ -21,7 +21,7 @@ AUDIO_SUFFIXES = (
     *("mp2", "mp3", "mp4", "mpga", "oga", "ogg", "ogv", "opus", "qta", "rf64", "snd"),
     *("spx", "sph", "voc", "w64", "wav", "weba", "webm", "wma", "wv"),
 )
-# Transcripts that say when words are said.
+# Transcripts with times.
 TIMED_SUFFIXES = ("TextGrid", "srt", "vtt")
 
 

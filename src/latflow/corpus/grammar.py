@@ -5,7 +5,7 @@ cup of tea at half past seven". Its hundred words have hand-made pronunciations 
 ARPAbet (the phones of the CMU dictionary, without stress), some with alternatives as
 real lexica have them. There are enough sentences that a 3-gram model has something to
 generalize, and enough short, similar words (bowl and boil, two and to, ten and then)
-that acoustic models have something to tell apart.
+that acoustic models have something to distinguish.
 
 Every sentence belongs to one side, train, dev or test, by a checksum of its words: no
 sentence of the test set is spoken in training or read by the language model.

@@ -24,8 +24,8 @@ def read_hdf_corpus(
 ) -> None:
     """Write the manifests of the sequences of HDF5 files.
 
-    Each is a recording without audio, and an utterance of a speaker of its own, which
-    tells the frame shift.
+    Each is a recording without audio, and an utterance of its own speaker, which gives
+    the frame shift.
 
     Args:
         source: see `read_sequences`.
@@ -71,7 +71,7 @@ def read_sequences(source: Hdf5Source) -> Iterator[tuple[str, float, str]]:
 
     Raises:
         UserError: a file is not of this layout or lacks the target, the names of its
-            classes are no words, or a sequence comes twice.
+            classes are not words, or a sequence comes twice.
     """
     with ExitStack() as stack:
         found = open_sequences(stack, source.files, [source.target])

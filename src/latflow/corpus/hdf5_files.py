@@ -42,7 +42,7 @@ from latflow.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_SIZES = "sizes"  # the target that tells height and width of images
+_SIZES = "sizes"  # the target with height and width of images
 _INPUTS = "data"  # RETURNN's name of `inputs`, as a target where they are labels
 
 
@@ -81,7 +81,7 @@ class HdfFile:
 
     @property
     def targets(self) -> list[str]:
-        """Names of the targets, without what tells the sizes of images."""
+        """Names of the targets, without that of the sizes of images."""
         return [name for name in self.columns if name != _SIZES]
 
     def num_frames(self, i: int) -> int:
@@ -107,8 +107,8 @@ class HdfFile:
         """Return the labels of a sequence, int32 [n].
 
         Raises:
-            UserError: there is no such target, or a label is none of its classes; -1,
-                for no label, is allowed.
+            UserError: there is no such target, or a label is not one of its classes;
+                -1, for no label, is allowed.
         """
         num_classes = self.num_classes(name)
         with _reading(self.path):
@@ -123,7 +123,7 @@ class HdfFile:
                 f"{values[~is_class][0]}",
                 file=self.path,
                 utterance=self.tags[i],
-                remedy="labels must be class numbers, and their file tell all classes",
+                remedy="labels must be class numbers, and their file list all classes",
             )
         return values.astype(np.int32)
 
@@ -327,7 +327,7 @@ def _places(parts: Sequence[HdfFile]) -> dict[str, tuple[HdfFile, int]]:
 def _labels(parts: Sequence[HdfFile], name: str) -> HdfLabels:
     having = [part for part in parts if name in part.columns]
     if not having and any(part.targets for part in parts):
-        parts[0].num_classes(name)  # raises: there is none of this name
+        parts[0].num_classes(name)  # raises: no part has this target
     sizes = [part.num_classes(name) for part in having]
     for part, size in zip(having, sizes, strict=True):
         if size != sizes[0]:
@@ -417,7 +417,7 @@ def _tags(path: Path, file: h5py.File) -> list[str]:
 
 
 def _as_images(part: HdfFile) -> HdfFile:
-    """Return a file whose inputs are images of the sizes that it tells."""
+    """Return a file whose inputs are images of the sizes that it lists."""
     data: Any = part.file[f"targets/data/{_SIZES}"]
     if part.begin[-1, part.columns[_SIZES]] != data.size:
         raise UserError("seqLengths do not fit the data", file=part.path)

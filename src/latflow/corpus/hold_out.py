@@ -108,7 +108,7 @@ def _divide(
             supervisions = cut.values.get("supervisions")
             if not supervisions:
                 raise UserError(
-                    "has no supervision, which tells its side",
+                    "has no supervision, which decides its side",
                     file=cuts,
                     utterance=cut.id,
                     remedy="run prepare_corpus again",

@@ -57,7 +57,7 @@ class CutLine(JsonItem):
 
     Attributes:
         speaker: its id where none is known, as in Kaldi.
-        text: empty where there is none.
+        text: empty without one.
     """
 
     speaker: str
@@ -193,7 +193,7 @@ class Spool(Generic[ItemT]):
                 "this id occurs twice",
                 file=file,
                 utterance=item.id,
-                remedy="give each recording and each utterance an id of its own",
+                remedy="give each recording and each utterance its own id",
             )
         self._offsets[item.id] = self._end
         self._stream.seek(self._end)
@@ -238,5 +238,5 @@ def _line(item: Item) -> bytes:
         raise UserError(
             "has half a character, which no file can hold",
             utterance=ascii(item.id),
-            remedy="mend the text that it comes from",
+            remedy="fix the text that it comes from",
         ) from error

@@ -205,7 +205,7 @@ class KaldiDir:
         return self.text is not None and utt_id in self.text
 
     def transcript(self, utt_id: str) -> str:
-        """Return the transcript of an utterance; empty where there is none."""
+        """Return the transcript of an utterance; empty without one."""
         return (self.text.get(utt_id) or "") if self.text else ""
 
     def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int | None]:
@@ -254,7 +254,7 @@ class KaldiDir:
             f"{' '.join(side)!r} is not: file, channel (A, B, or a number from 1)",
             file=self._sides.path,
             utterance=recording_id,
-            remedy="mend the line, or remove the file: only channels need it",
+            remedy="fix the line, or remove the file: only channels need it",
         )
 
     def _supervision(

@@ -116,7 +116,7 @@ class Listing:
     def add_part(self, part: Part, recording_id: str) -> None:
         """Add an utterance of a recording, whose id comes before the part's own.
 
-        A number tells two apart that begin in the same millisecond.
+        A number distinguishes those that begin in the same millisecond.
         """
         wanted, number = recording_id + part.id, 2
         part.id = wanted

@@ -1,8 +1,8 @@
 """Fields of Lhotse's manifests as others write them: read right, or refused.
 
-Lhotse takes what JSON holds as it is; a number instead of an id, or a time that is
-no number, comes to light much later. What has a plain meaning is read: a whole number
-as an id, a name or a transcript is its digits, a number in quotes is the number.
+Lhotse takes what JSON holds as it is; a number instead of an id, or a time that is not
+a number, comes to light much later. What has a plain meaning is read: a whole number as
+an id, a name or a transcript is its digits, a number in quotes is the number.
 
 These functions change the dictionary of a line in place, and return it.
 """
@@ -63,7 +63,7 @@ def supervision_fields(values: Values) -> Values:
         values["channel"] = _channel(values["channel"])
     for key in ("custom", "alignment"):
         if not isinstance(values.get(key), dict | None):
-            raise ValueError(f"{key}: {values[key]!r} is no object")
+            raise ValueError(f"{key}: {values[key]!r} is not an object")
     return values
 
 
@@ -81,7 +81,7 @@ def cut_fields(values: Values) -> Values:
         values["channel"] = _channel(values["channel"])
     recording = values.get("recording")
     if not isinstance(recording, dict | None):
-        raise ValueError(f"recording: {recording!r} is no object")
+        raise ValueError(f"recording: {recording!r} is not an object")
     if recording is not None:
         recording_fields(recording)
     for one in _objects(values, "supervisions"):
@@ -127,7 +127,7 @@ def text_field(values: Values, key: str, *, is_needed: bool = False) -> str | No
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or (is_needed and not value):
-        raise ValueError(f"{key}: {value!r} is no text")
+        raise ValueError(f"{key}: {value!r} is not text")
     return value
 
 
@@ -137,9 +137,9 @@ def _number(values: Values, key: str) -> float:
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key}: {value!r} is no number")
+        raise ValueError(f"{key}: {value!r} is not a number")
     if not math.isfinite(value):
-        raise ValueError(f"{key}: {value!r} is no finite number")
+        raise ValueError(f"{key}: {value!r} is not a finite number")
     return value
 
 
@@ -147,7 +147,7 @@ def _count(values: Values, key: str) -> int:
     """Return a whole number above 0."""
     value = _number(values, key)
     if value != int(value) or value < 1:
-        raise ValueError(f"{key}: {value!r} is no whole number above 0")
+        raise ValueError(f"{key}: {value!r} is not a whole number above 0")
     return int(value)
 
 
@@ -162,26 +162,26 @@ def _channel(value: object) -> int | list[int]:
         if several and all(isinstance(one, int) for one in several):
             return [one for one in several if isinstance(one, int)]
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"channel: {value!r} is no number of a channel")
+        raise ValueError(f"channel: {value!r} is not a number of a channel")
     return value
 
 
 def _check_source(source: object) -> None:
-    """Refuse what is no source of audio; the URL of a file is a file."""
+    """Refuse what is not a source of audio; the URL of a file is a file."""
     if not isinstance(source, dict):
-        raise ValueError(f"sources: {source!r} is no object")
+        raise ValueError(f"sources: {source!r} is not an object")
     for key in ("type", "source"):
         if not isinstance(source.get(key), str) or not source[key]:
-            raise ValueError(f"sources: {key}: {source.get(key)!r} is no text")
+            raise ValueError(f"sources: {key}: {source.get(key)!r} is not text")
     _check_channels(source.get("channels"), "sources: channels")
     if source["type"] == "url" and source["source"].startswith("file:///"):
         source |= {"type": "file", "source": unquote(urlsplit(source["source"]).path)}
 
 
 def _check_channels(channels: object, key: str) -> None:
-    """Refuse what is no list of channels."""
+    """Refuse what is not a list of channels."""
     if not isinstance(channels, list) or not channels:
-        raise ValueError(f"{key}: {channels!r} is no list of channels")
+        raise ValueError(f"{key}: {channels!r} is not a list of channels")
     for channel in channels:
         if not isinstance(channel, int) or isinstance(channel, bool) or channel < 0:
-            raise ValueError(f"{key}: {channel!r} is no channel")
+            raise ValueError(f"{key}: {channel!r} is not a channel")

@@ -264,7 +264,7 @@ def speaker_of(cut: MonoCut) -> str:
 
 
 def text_of(cut: MonoCut) -> str:
-    """Return the transcript of an utterance, empty where there is none."""
+    """Return the transcript of an utterance, empty without one."""
     supervisions = cut.supervisions
     return (supervisions[0].text if supervisions else None) or ""
 

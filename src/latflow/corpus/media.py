@@ -1,9 +1,10 @@
 """Audio in files that libsndfile does not know: m4a, webm, and the like.
 
-FFmpeg's libraries decode them, by PyAV, in a process of their own
+FFmpeg's libraries decode them, by PyAV, in their own process
 (`latflow.corpus.media_decoder`), which has the open file and no name of any. Its memory
-is limited, and so is the time that it may take for the next samples. The form is told
-by the first bytes of the file, never by its name; playlists are no form.
+is limited, and so is the time that it may take for the next samples. The format is
+recognized from the first bytes of the file, never from its name; playlists are not
+supported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from latflow.corpus import media_decoder
 _PATIENCE = 60.0  # seconds, for the next record
 _LONGEST = 1 << 24  # bytes of a record
 _BLOCK = 1 << 16  # samples
-_HEAD = 64  # bytes that tell the form
+_HEAD = 64  # bytes that show the format
 # FFmpeg's name of a form, by the bytes that stand at a place of the file.
 _FORMS: tuple[tuple[int, tuple[bytes, ...], str], ...] = (
     (4, (b"ftyp", b"moov", b"mdat", b"wide"), "mov,mp4,m4a,3gp,3g2,mj2"),
@@ -58,7 +59,7 @@ class MediaError(AudioLoadingError):
     """A file that cannot be read.
 
     Attributes:
-        what: goes on from the file's name.
+        what: continues from the file's name.
         remedy: for the user.
     """
 
@@ -68,7 +69,7 @@ class MediaError(AudioLoadingError):
 
 
 def media_form(stream: BinaryIO) -> str | None:
-    """Return FFmpeg's name of a file's form; None if it is none of those known."""
+    """Return FFmpeg's name of a file's format; None if it is unknown."""
     stream.seek(0)
     head = stream.read(_HEAD)
     if head.startswith(b"ID3") and len(head) >= 10:  # a tag before the frames
@@ -177,7 +178,7 @@ class MediaFile:
         return skipped
 
     def _take(self, kind: bytes, content: bytes) -> None:
-        """Take a record that is no audio."""
+        """Take a record that is not audio."""
         if kind == b"E":
             raise MediaError(content.decode(errors="replace"))
         if kind == b"N":

@@ -1,10 +1,10 @@
 """The program that decodes an audio or video file by FFmpeg's libraries (PyAV).
 
-`latflow.corpus.media` starts it, in a process of its own: what a file does to FFmpeg
-ends with it. It imports nothing of latflow. The file is its standard input; arguments
-are the folder of PyAV and FFmpeg's name of the format, so that no other format, no
-playlist and no other file or address is ever opened. To its output it writes records,
-each one byte of a kind, four of a length (little-endian), and as many of content:
+`latflow.corpus.media` starts it, in its own process: what a file does to FFmpeg ends
+with it. It imports nothing of latflow. The file is its standard input; arguments are
+the folder of PyAV and FFmpeg's name of the format, so that no other format, no playlist
+and no other file or address is ever opened. To its output it writes records, each one
+byte of a kind, four of a length (little-endian), and as many of content:
 
     H   {"rate", "channels"} as JSON, first
     S   samples, float32, of all channels in turn
@@ -31,7 +31,7 @@ _PIECE = 1 << 16  # samples of a record, at most
 _SMALLEST_GAP = 0.1  # seconds without packets that are filled with silence
 _LARGEST_GAPS = 3600.0  # seconds, all together
 _SLACK = 0.25  # seconds, or 2 %, that a file may have less than its header says
-# Formats whose packets tell their times, and those that lose none unless damaged.
+# Formats whose packets have times, and those that lose no packet unless damaged.
 _HAS_TIMES = ("mov", "matroska", "ogg", "flac")
 _HAS_NO_GAPS = ("flac",)
 _MOST_STREAMS = 64
@@ -143,7 +143,7 @@ def _refuse(url: str, *_: Any) -> Any:
 
 
 def _decodes_audio(av: Any, name: str) -> bool:
-    """Tell whether a codec decodes audio."""
+    """Return whether a codec decodes audio."""
     try:
         return av.Codec(name, "r").type == "audio"
     except ValueError:  # only encodes
@@ -241,7 +241,7 @@ class _Track:
             raise _UnusableError(f"is cut short: {found:.2f} of {claimed:.2f} s decode")
 
     def _claimed(self) -> float:
-        """Return the seconds that the header tells; 0 where it tells none."""
+        """Return the duration in the header, seconds; 0 if it has none."""
         stream, container = self._stream, self._container
         if stream.duration:
             return float(stream.duration * stream.time_base)

@@ -1,10 +1,10 @@
 """MP3 files whose headers do not say how long they are, or say too little.
 
-An MP3 file tells its length in a frame of its own (Xing's or Fraunhofer's), if at all.
+An MP3 file has its length, if anywhere, in a special frame (Xing's or Fraunhofer's).
 Without one libsndfile guesses by the first frame's bit rate; with one that is of a part
 only (files that were joined), it stops there. Both lose audio where it is longer than
 that. `mend_of_mpeg` counts the frames, and puts a header with their number before them.
-A header that promises more than is there is left as it is: that file was cut short.
+A header that promises more than is there is left unchanged: that file was cut short.
 
 Frames as in ISO 11172-3 and 13818-3, layer III, and MPEG 2.5.
 """
@@ -28,11 +28,11 @@ _LOW = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # kbit/s
 _HIGH = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _SIDE = {(True, True): 17, (True, False): 32, (False, True): 9, (False, False): 17}
 _BLOCK = 1 << 16
-_HEAD = 64  # bytes of a frame that may tell lengths
+_HEAD = 64  # bytes of a frame that may hold lengths
 _FRAUNHOFER = 36  # bytes before Fraunhofer's name
 _SLACK = 2  # frames that counts may differ by
-_MOST_BYTES = 1 << 12  # behind what a header tells, that tags may take
-_MOST_PLACES = 100_000  # that look like a frame, and are none
+_MOST_BYTES = 1 << 12  # of tags, behind the length in a header
+_MOST_PLACES = 100_000  # that look like a frame, but are not
 _BEGIN = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
 _FOUR = struct.Struct(">I")
 
@@ -54,7 +54,7 @@ class _Frame(NamedTuple):
 
 
 def is_mpeg(stream: BinaryIO) -> bool:
-    """Tell whether a file looks like MP3, by its first bytes."""
+    """Return whether a file looks like MP3, by its first bytes."""
     stream.seek(0)
     head = stream.read(3)
     return head == b"ID3" or (head[:1] == b"\xff" and head[1:2] >= b"\xe0")
@@ -116,7 +116,7 @@ def _frame_at(data: bytes, at: int) -> _Frame | None:
 
 
 def _stated(head: bytes, first: _Frame) -> tuple[int | None, int]:
-    """Return the frames and the bytes that a header tells; None for no frames."""
+    """Return the number of frames and bytes in a header; None without frames."""
     name = head[first.side : first.side + 4]
     if name in (b"Xing", b"Info"):
         at, flags = first.side + 8, head[first.side + 7]
@@ -157,7 +157,7 @@ def _frames(stream: BinaryIO, at: int, rate: int) -> Iterator[_Frame]:
 def _is_next(
     stream: BinaryIO, at: int, frame: _Frame, rate: int, *, is_sure: bool
 ) -> bool:
-    """Tell whether a frame is whole, and of those before it.
+    """Return whether a frame is whole, and of those before it.
 
     Args:
         stream: the file.
@@ -177,7 +177,7 @@ def _is_next(
 
 
 def _header(head: bytes, number: int) -> bytes:
-    """Return a frame without sound, which tells how many follow it."""
+    """Return a frame without sound, which holds the number of those that follow."""
     # No check sum; a bit rate whose frames have room for it; nothing else is changed.
     form = bytes((0xFF, head[1] | 1, 0x80 | head[2] & 0x0C, head[3]))
     frame = _frame_at(form, 0)

@@ -68,7 +68,7 @@ class GivenSource(Options):
 
     speaker: Literal["given", "utterance", "single"] = "given"
     """Speaker: `given` (utt2spk or the manifest says so), `utterance` (each
-    utterance is a speaker of its own) or `single` (all are one speaker)."""
+    utterance is its own speaker) or `single` (all are one speaker)."""
     transcripts: bool = True
     """Existence of transcripts. A test set without them (`false`; its
     Kaldi directory needs no `text`) is decoded, not scored."""
@@ -92,12 +92,12 @@ class GivenSource(Options):
     """Rate to resample to when audio is read, Hz; null keeps that of the files."""
     case: Literal["auto", "keep", "lower", "upper"] = "auto"
     """Letters of words that the lexicon lacks: `auto`, as a word of the lexicon has
-    them that differs in nothing else; `lower`, `upper`; or `keep`, as they are."""
+    them that differs in nothing else; `lower`, `upper`; or `keep`, unchanged."""
     punctuation: str | None = None
-    """Characters that are no part of a word at whose end they stand; null for Unicode's
-    punctuation and symbols but `&`, `@` and currencies. Dashes, commas, quotation marks
-    and the like also part words. Never of words that the lexicon has, or in `<>` or
-    `[]`."""
+    """Characters that are not part of a word at whose end they stand; null for
+    Unicode's punctuation and symbols but `&`, `@` and currencies. Dashes, commas,
+    quotation marks and the like also part words. Never of words that the lexicon has,
+    or in `<>` or `[]`."""
     clitics: str = APOSTROPHES
     """Characters that are read as apostrophes: `don’t` as `don't`. A word with one that
     the lexicon lacks is divided there, where it has both parts."""
@@ -105,7 +105,7 @@ class GivenSource(Options):
     """Characters at which words are divided that the lexicon lacks."""
     tokenizer: Annotated[str, AfterValidator(check_tokenizer)] = "blanks"
     """Words of a transcript: between `blanks`; also `characters`, each letter of a
-    script without case; as `icu` divides it (PyICU); or as a function of your own does,
+    script without case; as `icu` divides it (PyICU); or as a custom function does,
     `module:function` or `folder/file.py:function`."""
 
     @property
@@ -240,7 +240,7 @@ class TableSource(FileSource):
 
 
 class CustomSource(FileSource):
-    """Utterances that a function of your own gives, see docs/development.md.
+    """Utterances that a custom function gives, see docs/development.md.
 
     Each is a mapping: `audio`, the path of a file; `text`; and maybe `speaker`, `start`
     and `end` in seconds, `id`.
@@ -252,12 +252,12 @@ class CustomSource(FileSource):
     arguments: dict[Name, str | bool | int | float] = Field(default_factory=dict)
     """Its arguments, by name."""
     files: tuple[Text, ...] = ()
-    """Files that it reads, whose change prepares the set anew, as that of its own file
+    """Files that it reads, whose change prepares the set again, as that of its own file
     does."""
 
     @property
     def inputs(self) -> list[str]:
-        """Files whose change prepares the set anew."""
+        """Files whose change prepares the set again."""
         return [*self.files, *map(str, file_of(self.path))]
 
 
@@ -265,13 +265,13 @@ class Hdf5Source(Options):
     """Sequences of HDF5 files in RETURNN's layout, such as images with their texts.
 
     There is no audio: all systems are networks that read features of `nnet.hdf5`. Each
-    sequence is a speaker of its own.
+    sequence is its own speaker.
     """
 
     type: Literal["hdf5"] = "hdf5"
     files: Annotated[tuple[Text, ...], Field(min_length=1), Unique]
     """The files; `seqTags` are the ids of the utterances, with `_` instead of
-    blanks. Labels may lie in files of their own, see `nnet.hdf5.<name>.files`."""
+    blanks. Labels may lie in their own files, see `nnet.hdf5.<name>.files`."""
     target: Name = "classes"
     """Target, in `targets/data`, whose labels are the transcript of a sequence: the
     words are the names of its classes, in `targets/labels`."""
@@ -314,7 +314,7 @@ class CombinedSource(Options):
 
     type: Literal["combined"] = "combined"
     sources: Annotated[dict[SourceName, GivenCorpus], Field(min_length=1)]
-    """The sources, by names of their own."""
+    """The sources, by their own names."""
 
     @property
     def transcripts(self) -> bool:
@@ -354,7 +354,7 @@ RESERVED = frozenset({"train", "dev", "full", "language"})
 def _not_reserved(name: str) -> str:
     """Return the name of a set; refuse one that is taken."""
     if name in RESERVED:
-        raise ValueError(f"{name} is no name for a set of your own")
+        raise ValueError(f"{name} is not a name for a custom set")
     return name
 
 
@@ -378,7 +378,7 @@ DevSource = Annotated[HoldOutSource | NoSource | Source, Field(discriminator="ty
 
 
 def has_transcripts(source: DevSource) -> bool:
-    """Tell whether the utterances of a source have transcripts."""
+    """Return whether the utterances of a source have transcripts."""
     is_given = isinstance(source, GivenSource | CombinedSource)
     return not is_given or source.transcripts
 

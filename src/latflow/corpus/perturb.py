@@ -142,8 +142,8 @@ def check_speed(rate: int, speed: float, utterance: str | None = None) -> None:
         utterance: id that the error names.
 
     Raises:
-        UserError: the speed times the rate is no whole number, or has hardly a factor
-            in common with it.
+        UserError: the speed times the rate is not a whole number, or has hardly a
+            factor in common with it.
     """
     changed = round(rate * speed)
     is_whole = math.isclose(changed, rate * speed)

@@ -133,9 +133,9 @@ def prepare_corpus(
         source: of recordings and transcripts.
         split: name of the split, e.g. `train`.
         out_dir: folder for `recordings.jsonl.gz`, `supervisions.jsonl.gz`,
-            `cuts.jsonl.gz` and `ledger.jsonl` (synthetic speech, and cuts that are no
-            parts of recordings: also `audio/`);
-            replaced if it exists, untouched if anything fails.
+            `cuts.jsonl.gz` and `ledger.jsonl` (synthetic speech, and cuts that are not
+            parts of recordings: also `audio/`); replaced if it exists, untouched if
+            anything fails.
         max_skipped_fraction: largest share of utterances that may be skipped.
         vocabulary: words of the lexicon, whose spelling transcripts take on; empty for
             none.
@@ -357,7 +357,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
                     f"two recordings have the id {one.recording.id}",
                     file=source.path,
                     utterance=one.id,
-                    remedy="give each an id of its own",
+                    remedy="give each its own id",
                 )
             ids.fill_utterances([one.supervision], source.path)
         _write_checked(task, source, recs, sups, source.path, rejected, ids.named)

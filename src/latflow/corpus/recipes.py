@@ -108,7 +108,7 @@ def _function(recipe: str, name: str) -> Callable[..., Any]:
     """Return a function of Lhotse's recipes.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is no recipe of that name.
     """
     importlib.import_module("lhotse.recipes")
     found = getattr(lhotse.recipes, name, None)
@@ -144,7 +144,7 @@ def _download(
 
 @contextmanager
 def _filtered_archives() -> Iterator[None]:
-    """Have archives write files below their folder alone, as Python 3.14 does.
+    """Restrict archives to files below their folder, as Python 3.14 does.
 
     Recipes extract them by `tarfile` with what is the default there. Python 3.11 has no
     filters before 3.11.4.

@@ -2,7 +2,7 @@
 
 `latflow doctor`, `plan` and `align` ask what a source holds and what is wrong with it.
 The answer is that of `prepare_corpus` itself: the same readers and checks, with a
-writer that writes nothing, goes on behind a fault, and believes the headers of audio.
+writer that writes nothing, continues behind a fault, and believes the headers of audio.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Rehearsal(CorpusWriter):
 
     @property
     def severity(self) -> Literal["error", "warning"]:
-        """Tell whether a fault stops the preparation."""
+        """Return whether a fault stops the preparation."""
         return "warning" if self._checks.on_bad_utterance == "skip" else "error"
 
     _bar = staticmethod(partial(progress, delay=1.0))

@@ -1,9 +1,9 @@
 r"""Subtitles as transcripts with times: SubRip (`.srt`) and WebVTT (`.vtt`).
 
 Both are cues: a line `00:01:02,500 --> 00:01:04,000`, then lines of text, then an empty
-line. What stands before the times (a number, a name), headers, notes and styles are no
-text. Marks of the form (`<i>`, `{\an8}`, times within a cue) go; WebVTT's voices
-(`<v Ann>`) name who speaks.
+line. What stands before the times (a number, a name), headers, notes and styles are not
+text. Marks of the form (`<i>`, `{\an8}`, times within a cue) go; WebVTT's voices (`<v
+Ann>`) name who speaks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_subtitles(path: str | Path) -> list[Tier]:
 
     Raises:
         UserError: the file is missing or damaged; or its lines stand in several cues,
-            so that nobody knows when they are said.
+            so that their times are ambiguous.
     """
     voices: dict[str, list[Interval]] = {}
     repeated, count, last = 0, 0, ""
@@ -43,7 +43,7 @@ def read_subtitles(path: str | Path) -> list[Tier]:
             raise UserError(
                 f"line {number}: a cue ends at {end:g} s, and begins at {start:g} s",
                 file=path,
-                remedy="mend its times",
+                remedy="fix its times",
             )
         repeated += bool(last) and _plain(lines[0]) == last
         count, last = count + 1, _plain(lines[-1])
@@ -99,7 +99,7 @@ def _plain(line: str) -> str:
 
 
 def _check_overlap(path: str | Path, cues: Sequence[Interval]) -> None:
-    """Refuse cues of one voice that are said at the same time.
+    """Refuse cues of one voice that overlap.
 
     Raises:
         UserError: names the first two.
@@ -110,5 +110,5 @@ def _check_overlap(path: str | Path, cues: Sequence[Interval]) -> None:
                 f"cues overlap in time: {one.text[:40]!r} and {other.text[:40]!r} at "
                 f"{other.start:g} s",
                 file=path,
-                remedy="mend their times; of several people, name them (<v Ann>)",
+                remedy="fix their times; of several people, name them (<v Ann>)",
             )

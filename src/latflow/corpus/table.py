@@ -26,7 +26,7 @@ TEXTS = ("text", "sentence", "transcription", "transcript", "wrd")
 _SPEAKERS = ("speaker", "speaker_id", "client_id", "spk_id")
 # Columns of parts of audio, as NeMo has them, which are not read.
 _STARTS = ("offset", "start", "start_time", "begin", "begin_time")
-_FIRST = 20  # rows that tell whether a table is of audio that is here
+_FIRST = 20  # rows that are looked at to see whether a table lists audio that is here
 _EXCEL = re.compile(r"sep=(.)", re.IGNORECASE)
 
 Row = Mapping[str, Any]
@@ -53,7 +53,7 @@ def list_table(source: TableSource, listing: Listing) -> None:
             if columns is None:
                 raise UserError(what, file=table, remedy=error.remedy) from None
             name = error.utterance or f"line-{number}"
-            remedy = error.remedy or "mend the line"
+            remedy = error.remedy or "fix the line"
             listing.faults.append(Fault(name, what, str(table), remedy))
     if columns is None:
         what = "the table is empty, or has no line below its titles"
@@ -207,14 +207,14 @@ def _separated_rows(
             fault = UserError(
                 f"{len(row)} columns, the first line names {len(header)}",
                 file=table,
-                remedy="mend the line; a separator within a value needs quotes",
+                remedy="fix the line; a separator within a value needs quotes",
             )
             yield reader.line_num, fault
     except csv.Error as error:
         raise UserError(
             f"line {reader.line_num} is malformed ({error})",
             file=table,
-            remedy="mend the line",
+            remedy="fix the line",
         ) from None
 
 

@@ -77,7 +77,7 @@ def read_tiers(path: str | Path) -> list[Tier]:
         raise UserError(
             f"not a TextGrid in text form, or damaged ({error})",
             file=path,
-            remedy="mend it in Praat, and save it as a text file (long or short)",
+            remedy="fix it in Praat, and save it as a text file (long or short)",
         ) from None
 
 
@@ -100,7 +100,7 @@ class _Content:
         """Return the next part, which is a number."""
         text = self._next("number")
         if not math.isfinite(number := float(text)):
-            raise _DamageError(f"{text} is no finite number")
+            raise _DamageError(f"{text} is not a finite number")
         return number
 
     def count(self) -> int:

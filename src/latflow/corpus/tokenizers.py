@@ -35,7 +35,7 @@ def make_tokenizer(name: str) -> Tokenizer:
             a text and returns its words.
 
     Raises:
-        UserError: it is none of them, or cannot be loaded.
+        UserError: there is no such tokenizer, or it cannot be loaded.
     """
     try:
         check_tokenizer(name)
@@ -52,11 +52,11 @@ def check_tokenizer(name: str) -> str:
     """Return the name of a tokenizer, see `make_tokenizer`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: there is no such tokenizer.
     """
     if name not in TOKENIZERS and not re.fullmatch(LOCATION, name):
         known = ", ".join(TOKENIZERS)
-        raise ValueError(f"is none of {known}, nor file.py:function")
+        raise ValueError(f"is not one of {known}, nor file.py:function")
     return name
 
 
@@ -150,7 +150,7 @@ def _of_user(location: str) -> Tokenizer:
             raise UserError(what, file=location, remedy=_REMEDY) from error
         for word in found:
             if not isinstance(word, str) or word.split() != [word]:
-                what = f"tokenizer gives {word!r}, which is no word"
+                what = f"tokenizer gives {word!r}, which is not a word"
                 raise UserError(what, file=location, remedy=_REMEDY)
         return found
 

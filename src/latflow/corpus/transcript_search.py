@@ -1,6 +1,6 @@
 """Pairs of audio and transcript in a tree of files that no source of corpora reads.
 
-Corpora come in many layouts: transcripts in a tree of their own (VCTK), one file for a
+Corpora come in many layouts: transcripts in their own tree (VCTK), one file for a
 chapter (LibriSpeech's `.trans.txt`), for a session (`PROMPTS` of VoxForge), for the
 whole (`metadata.csv` of LJ Speech, Festival's `txt.done.data`), or in JSON. What they
 share is that a transcript's line, or its file, has the name of the audio. `find_pairs`
@@ -136,7 +136,7 @@ class _Search:
             self._read_list(path)
 
     def _read_alone(self, path: Path) -> None:
-        """Take the transcript of a file that is of one audio file; labels are none."""
+        """Take the transcript of a file for one audio file, unless it is labels."""
         lines = [line for _, line in read_lines(path) if line.strip()]
         if len(lines) == 1:
             lines = [_SAMPLES.sub("", lines[0])]

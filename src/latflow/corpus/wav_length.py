@@ -2,9 +2,9 @@
 
 Who writes a WAV file to a pipe, or is stopped while recording, leaves a length of
 zero, of the last time it was noted, or the largest number that fits. The samples then
-go on to the end of the file, or to the chunks that stand there (LIST, id3 and the
-like), which are no samples. `mend_of_wav` finds where they end. A header that
-promises more than is there is left as it is: that file was cut short.
+continue to the end of the file, or to the chunks that stand there (LIST, id3 and the
+like), which are not samples. `mend_of_wav` finds where they end. A header that promises
+more than is there is left unchanged: that file was cut short.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRAILERS = (
     *(b"peak", b"levl", b"minf", b"elm1", b"regn", b"umid", b"md5 ", b"chna"),
     *(b"plst", b"note", b"labl", b"disp", b"strc", b"lgwv", b"resu", b"mext"),
 )
-# What is no chunk of a WAV file: tags, and another file.
+# What is not a chunk of a WAV file: tags, and another file.
 _FOREIGN = (b"id3", b"tag", b"apetagex", b"lyricsbegin", b"riff", b"rf64", b"bw64")
 _CHUNK = re.compile(b"|".join(re.escape(name) for name in _TRAILERS), re.IGNORECASE)
 _NAME = re.compile(rb"[ -~]{4}")
@@ -120,7 +120,7 @@ def _end(stream: BinaryIO, samples: _Samples, size: int) -> int | None:
 
 
 def _is_trailer(stream: BinaryIO, at: int, size: int, samples: _Samples) -> bool:
-    """Tell whether what follows the samples that the header knows is no sample."""
+    """Return whether what follows the samples that the header knows is not a sample."""
     if size - at < max(8, samples.block):
         return samples.claimed > 0
     starts = [at, at + 1] if samples.claimed % 2 else [at]
@@ -157,7 +157,7 @@ def _trailer(stream: BinaryIO, begin: int, size: int) -> int:
 
 
 def _goes_to(stream: BinaryIO, at: int, size: int) -> bool:
-    """Tell whether chunks follow each other from a place to the end of the file."""
+    """Return whether chunks follow each other from a place to the end of the file."""
     if at + 8 > size:
         return False
     while at + 8 <= size:

@@ -16,8 +16,8 @@ first that gives a word of the lexicon is taken:
    parts.
 
 What is left is unknown: without marks, divided at hyphens, in the lexicon's case where
-its words share one. Words in `<>`, `[]` or `{}` are left as they are; marks that stand
-alone are no words. All that was changed is counted.
+its words share one. Words in `<>`, `[]` or `{}` are left unchanged; marks that stand
+alone are not words. All that was changed is counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from latflow.corpus.spelling import (
 from latflow.corpus.tokenizers import make_tokenizer
 from latflow.errors import UserError
 
-# Symbols of Kaldi's tables that are no words: epsilon, back-off, ends of sentences.
+# Symbols of Kaldi's tables that are not words: epsilon, back-off, ends of sentences.
 RESERVED_WORDS = ("<eps>", "#0", "<s>", "</s>")
 Case = Literal["auto", "keep", "lower", "upper"]
 
@@ -356,7 +356,7 @@ class _Spelling:
         return text[first:last]
 
     def _is_mark(self, character: str) -> bool:
-        """Return whether a character is no part of a word at whose end it stands."""
+        """Return whether a character is not part of a word at whose end it stands."""
         if character in self._rules.clitics:
             return False
         if self._rules.punctuation is not None:

@@ -183,7 +183,7 @@ def with_gradient(log_likes: Tensor, values: Tensor, gradient: Tensor) -> Tensor
 
     Args:
         log_likes: [..., T, P]; only says what the values depend on.
-        values: [...]; each is a function of its own [T, P] alone.
+        values: [...]; each depends on its own [T, P] only.
         gradient: [..., T, P], of the values; multiplied by what comes in for each.
     """
     return _WithGradient.apply(log_likes, values, gradient)

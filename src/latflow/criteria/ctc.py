@@ -60,7 +60,7 @@ def evaluate_ctc(
 
     Args:
         logits: [B, T, K], outputs of the network before the softmax; class 0 is the
-            blank. What is no float64 is computed on as float32.
+            blank. What is not a float64 is computed on as float32.
         graphs: B graphs; symbols are label + 1.
         lengths: frames of each sequence; what is beyond has gradient 0.
         need_gradient: whether torch is to differentiate it.

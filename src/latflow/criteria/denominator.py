@@ -44,7 +44,7 @@ class DenominatorSums(NamedTuple):
     """Sums over all paths through the denominator graph.
 
     Attributes:
-        log_likes: float64 [B]; NaN or -inf where the sum is no positive number.
+        log_likes: float64 [B]; NaN or -inf where the sum is not a positive number.
         posteriors: [B, T, P], probability of each pdf at each frame, 0 behind the end
             of a sequence; None if not asked for.
     """

@@ -38,7 +38,7 @@ _REGISTERS = {1: 255, 2: 128}  # of a thread, by programs on a multiprocessor
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel; not anew for each number of frames."""
+    """Compile a kernel; not again for each number of frames."""
     frames = {"num_frames", "first_frame", "last_frame"}
     frames &= set(inspect.signature(function).parameters)
     return triton.jit(function, do_not_specialize=sorted(frames))
@@ -197,7 +197,7 @@ class DeviceLayout(NamedTuple):
             initial: float64[S].
             num_pdfs: P.
             parts: `num_programs`.
-            like: tells type and device.
+            like: has the type and device.
         """
         (source, pdf, target), num_states = arcs, len(initial)
         weights = torch.from_numpy(probability).to(like)

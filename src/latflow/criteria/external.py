@@ -8,7 +8,7 @@ prints on standard error goes to the log. A message is
 all little-endian; the header names its `message` and lists the `arrays` that follow, in
 order: [name, type, shape]. `docs/criteria.md` describes the messages.
 
-Each thread that evaluates has a process of its own, started when it is first needed.
+Each thread that evaluates has its own process, started when it is first needed.
 
 Source: the exchange is that of RASR's sequence training with RETURNN
 (`SprintErrorSignals`): log-likelihoods there, loss and error signal back.
@@ -49,14 +49,14 @@ ARRAYS = (
 )
 _MAGIC = b"LFC1"
 _TYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
-_MAX_HEADER, _MAX_ARRAY = 1 << 20, 1 << 34  # bytes; more is no message
+_MAX_HEADER, _MAX_ARRAY = 1 << 20, 1 << 34  # bytes; more is not a message
 _PATIENCE = 10.0  # seconds to end in
 
 Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class MessageError(Exception):
-    """Bytes that are no message, or none where one was due."""
+    """Bytes that are not a message, or none where one was due."""
 
 
 class External(LatticeCriterion):
@@ -280,13 +280,13 @@ def read_message(stream: IO[bytes]) -> Message:
         stream: where from.
 
     Raises:
-        MessageError: the bytes are no message, or end within it.
+        MessageError: the bytes are not a message, or end within it.
     """
     start = stream.read(len(_MAGIC) + 4)
     if not start:
         raise MessageError("it ended without an answer")
     if len(start) < len(_MAGIC) + 4 or not start.startswith(_MAGIC):
-        raise MessageError(f"{start!r} on its output is no message")
+        raise MessageError(f"{start!r} on its output is not a message")
     (length,) = struct.unpack("<I", start[len(_MAGIC) :])
     if length > _MAX_HEADER:
         raise MessageError(f"a header of {length} bytes")

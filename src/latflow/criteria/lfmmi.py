@@ -94,7 +94,7 @@ def evaluate_lfmmi(
     them as they are. The l2 term is that of all outputs, as in Kaldi.
 
     Args:
-        logits: [B, T, P], the outputs of the network. What is no float64 is computed
+        logits: [B, T, P], the outputs of the network. What is not a float64 is computed
             on as float32.
         supervisions: B graphs, the weights of the normalization graph added; labels are
             pdf-id + 1. For a GPU they may be packed, and there already.

@@ -27,10 +27,10 @@ class CrossEntropy(Criterion):
 
     With label smoothing e the label's distribution is 1 - e on the label plus e spread
     evenly over all classes. With a focal exponent g, that of each frame is multiplied
-    by (1 - p(label))^g, so that frames that are told well weigh less. Frames labelled
-    -1 do not count, in value, gradient or statistics. The statistic `frame_errors`
-    counts frames whose best class is not the label, of the first output; others have
-    `frame_errors.<output>` and `ce.<output>` (unscaled).
+    by (1 - p(label))^g, so that frames that are classified well weigh less. Frames
+    labelled -1 do not count, in value, gradient or statistics. The statistic
+    `frame_errors` counts frames whose best class is not the label, of the first output;
+    others have `frame_errors.<output>` and `ce.<output>` (unscaled).
 
     Source of g: Lin et al. 2017, "Focal loss for dense object detection".
 
@@ -234,7 +234,7 @@ class Joint(Criterion):
 
     Args:
         parts: the losses, at least two, of different names.
-        measured: names of losses that are no part of the sum.
+        measured: names of losses that are not part of the sum.
     """
 
     name = "joint"

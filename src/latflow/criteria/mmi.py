@@ -192,7 +192,7 @@ def _graph_cost(arcs: Lattice, lattice: Lattice) -> float:
 def _is_path(
     lattice: Lattice, alignment: np.ndarray, pdf: np.ndarray, posterior: np.ndarray
 ) -> bool:
-    """Tell whether some possible path has the alignment's pdfs."""
+    """Return whether some possible path has the alignment's pdfs."""
     # Arcs that have them; is there a path over them alone?
     source = lattice.source()
     frame = np.minimum(lattice.frame[source], lattice.num_frames - 1)

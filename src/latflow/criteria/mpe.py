@@ -118,7 +118,7 @@ class PhoneMpe(_ExpectedAccuracy):
 
     The lattice is to be of a graph with reordered transitions (Kaldi's default).
     Statistics: phones of the alignment that count, arcs of the lattice once its phones
-    are told apart, and 1 where it was pruned before (`max_arcs`).
+    are distinguished, and 1 where it was pruned before (`max_arcs`).
     """
 
     name = "phone_mpe"
@@ -154,7 +154,7 @@ class PhoneMpe(_ExpectedAccuracy):
     def _expanded(
         self, raw: Lattice, arcs: Lattice, ignored: Sequence[int]
     ) -> tuple[PhoneArcs, bool]:
-        """Expand a lattice, pruned as far as it must be; tell whether it was.
+        """Expand a lattice, pruned as far as it must be; return whether it was.
 
         Each attempt keeps half of the arcs of the one before, those on better paths.
 

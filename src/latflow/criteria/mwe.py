@@ -124,5 +124,5 @@ class Mwe(PathCriterion):
 
 
 def _identity(path: BestPath) -> tuple[bytes, bytes]:
-    """Return what tells drawn paths apart."""
+    """Return the key that distinguishes drawn paths."""
     return path.words.tobytes(), path.transition_ids.tobytes()

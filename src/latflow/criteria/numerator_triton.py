@@ -31,7 +31,7 @@ _ARCS_OF_WARP = 64
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel; not anew for each size of a batch."""
+    """Compile a kernel; not again for each size of a batch."""
     sizes = ["num_frames", "num_states", "num_pdfs", "width"]
     return triton.jit(function, do_not_specialize=sizes)
 
@@ -55,7 +55,7 @@ def _add(begins, first, begins_too, second):
 
 @triton.jit
 def _edges(keys, at, TILE: tl.constexpr):
-    """Tell which arcs of a tile are the first, and the last, of their sum."""
+    """Return which arcs of a tile are the first, and the last, of their sum."""
     within = at % TILE
     key = tl.load(keys + at)
     before = tl.load(keys + at - 1, mask=within > 0, other=-1)

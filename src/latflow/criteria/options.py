@@ -112,8 +112,8 @@ class PhoneMpeOptions(PathOptions):
     ignore_silence: bool = True
     """Leave silence out of the count, in the lattice and in the alignment."""
     max_arcs: PositiveInt = 2_000_000
-    """Arcs that an utterance's lattice may have once its phones are told apart, which
-    take some 100 bytes and 1 us each; deeper ones are pruned first, and counted
+    """Arcs that an utterance's lattice may have once its phones are distinguished,
+    which take some 100 bytes and 1 us each; deeper ones are pruned first, and counted
     (`pruned_utterances`)."""
 
     @property
@@ -170,19 +170,19 @@ class LfmmiOptions(Options):
 
     @property
     def scales(self) -> Scales:
-        """See `LossOptions.scales`: outputs, and costs of the graphs, as they are."""
+        """See `LossOptions.scales`: outputs, and costs of the graphs, unchanged."""
         return {"acoustic_scale": 1.0, "lm_scale": 1.0, **self.values()}
 
 
 class CustomOptions(LossOptions):
-    """A class of your own, see docs/criteria.md."""
+    """A custom class, see docs/criteria.md."""
 
     type: Literal["custom"] = "custom"
     path: Annotated[str, Field(pattern=LOCATION)]
     """Location of the class: `module:Class`, or `folder/file.py:Class`; it derives from
     `latflow.criteria.criterion.LatticeCriterion`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options that the class is given, as they are."""
+    """Options that the class is given, unchanged."""
 
     @property
     def files(self) -> list[Path]:
@@ -191,7 +191,7 @@ class CustomOptions(LossOptions):
 
 
 class ExternalOptions(LossOptions):
-    """A program of your own, spoken to over pipes, see docs/criteria.md."""
+    """A custom program, spoken to over pipes, see docs/criteria.md."""
 
     type: Literal["external"] = "external"
     command: Annotated[tuple[Text, ...], Field(min_length=1)]

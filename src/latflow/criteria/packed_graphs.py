@@ -45,7 +45,7 @@ class PackedGraphs(NamedTuple):
         """Pack graphs.
 
         Args:
-            graphs: labels are pdf-id + 1, no epsilons; `labels` tells of others.
+            graphs: labels are pdf-id + 1, no epsilons; `labels` names others.
             pin: into page-locked memory, for fast copies to a GPU.
 
         Returns:

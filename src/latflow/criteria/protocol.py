@@ -37,7 +37,7 @@ class Loss:
         statistics: further sums over frames, by the names in `Criterion.statistics`;
             those left out are 0. They are logged divided by the number of frames.
             Scalars on the device are welcome: nobody waits for them here.
-        by_sequence: [B], the value of each sequence, if known; tells which one is at
+        by_sequence: [B], the value of each sequence, if known; shows which one is at
             fault when the value is not finite.
     """
 
@@ -84,7 +84,7 @@ class Criterion(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold for the criterion to go on.
+        """Return what a checkpoint must hold for the criterion to continue.
 
         Plain values (numbers, strings, lists, mappings) and tensors, of this rank.
         """

@@ -50,7 +50,7 @@ def make_criterion(
         seed: of whatever is drawn.
 
     Raises:
-        UserError: a class of the user's own is not found, or is no criterion; an
+        UserError: a class of the user's own is not found, or is not a criterion; an
             external program does not start.
     """
     if isinstance(options, CustomOptions):
@@ -68,5 +68,5 @@ def _load_class(path: str) -> type[LatticeCriterion]:
         what = f"criterion {path} cannot be loaded: {error}"
         raise UserError(what, remedy=remedy) from error
     if not (isinstance(kind, type) and issubclass(kind, LatticeCriterion)):
-        raise UserError(f"criterion {path} is no LatticeCriterion", remedy=remedy)
+        raise UserError(f"criterion {path} is not a LatticeCriterion", remedy=remedy)
     return kind

@@ -135,7 +135,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Tell whether the deviation is within the limit."""
+        """Return whether the deviation is within the limit."""
         return self.deviation <= LIMITS[self.proof]
 
 

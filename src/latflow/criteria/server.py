@@ -2,9 +2,9 @@
 
     python -m latflow.criteria.server mmi '{"boost": 0.1}'
 
-serves any criterion of latflow on standard input and output. A program of your own in
-Python calls `serve` with what makes its criterion; one in another language does what
-this module does (`docs/criteria.md`).
+serves any criterion of latflow on standard input and output. A custom program in Python
+calls `serve` with what makes its criterion; one in another language does what this
+module does (`docs/criteria.md`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
    posteriors of its lattices give each speaker an fMLLR transform.
 2. The main search with the adapted model on features after it. The posteriors of its
    lattices give a second transform, on top of the first.
-3. The main lattices are scored anew on features after both, and pruned.
+3. The main lattices are scored again on features after both, and pruned.
 
 Lattices are determinized before posteriors are taken, so that each word sequence has
 its best alignment only. The main lattices lie in a scratch file between the passes;
@@ -237,7 +237,7 @@ class _Passes:
     def rescore(
         self, recognizer: Recognizer[GmmScorer], raw: Path, path: Path
     ) -> Entries:
-        """Score lattices anew on features after all transforms, and prune them.
+        """Score lattices again on features after all transforms, and prune them.
 
         Args:
             recognizer: with the composed transforms.

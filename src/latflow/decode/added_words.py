@@ -3,7 +3,7 @@
 A word may begin where all words may: in a *boundary* state of HCL, from which the next
 arcs lead into the lexicon. Such a state is entered with a phone and has the self-loop
 of its HMM, so the phone before the word is known. The HMMs of the word follow, each in
-the context of the phone before it; behind the last one the path goes on as behind any
+the context of the phone before it; behind the last one the path continues as behind any
 word that ends with that phone. Nothing of HCL is copied or changed, so that a few words
 take milliseconds.
 
@@ -198,12 +198,12 @@ class _Builder:
     def add(self, word: AddedWord) -> None:
         """Add the states of a pronunciation.
 
-        Words of a class share those of their beginnings, and are told by their last
-        phones. Where G has the words, each is told by its first one.
+        Words of a class share the arcs of common beginnings, and are output at their
+        last phones. Where G has the words, each is output at its first one.
         """
         base = self._costs[-1] if self._is_class else word.cost
         last = len(word.phones) - 1
-        told = last if self._is_class else 0
+        output = last if self._is_class else 0
         if not self._is_class:
             self._behind = {}
         for n, phone in enumerate(word.phones):
@@ -211,8 +211,8 @@ class _Builder:
             if n < last and key in self._behind:
                 continue
             cost = base if n == 0 else 0.0
-            cost += word.cost - base if n == told else 0.0
-            label = word.word if n == told else 0
+            cost += word.cost - base if n == output else 0.0
+            label = word.word if n == output else 0
             if n < last:
                 target = self._behind[key] = self._new_state()
             elif phone in self._ends:
@@ -253,7 +253,7 @@ class _Builder:
             self._arcs.append((states[source], (tid, 0, own, states[to])))
 
     def finish(self, labels: np.ndarray, label_of: np.ndarray | None) -> AddedWords:
-        """Return what was added, with arcs that go on in HCL.
+        """Return what was added, with arcs that continue in HCL.
 
         Args:
             labels: int32[K], that G has for the words, or for their classes.

@@ -1,8 +1,8 @@
 """Decoding of a set against its own transcripts: where it says something else.
 
 Each utterance is decoded by a GMM system with a graph that is biased to its transcript
-and those of its neighbours (`latflow.graphs.biased`). What is recognized all the same
-as something else was probably said so: `latflow.align.suspects` compares the words.
+and those of its neighbours (`latflow.graphs.biased`). Where another word is recognized
+nevertheless, it was probably spoken: `latflow.align.suspects` compares the words.
 Written files:
 
 * `hyp.txt`: recognized words, Kaldi's text form, a line for each decoded utterance;

@@ -29,8 +29,8 @@ those of HCL. G has the words themselves, or classes of them: then it is left fo
 state behind the class where a word begins, and the word has its share of the cost.
 
 Phrases may be *favoured* (`latflow.lang.phrases`): the history is then a state of G and
-one of their model, which discounts the words that go on with a phrase, and takes back
-what it gave where a phrase breaks off.
+one of their model, which discounts the words that continue with a phrase, and takes
+back what it gave where a phrase breaks off.
 
 Source: Allauzen, Riley & Schalkwyk 2009, "A generalized composition algorithm for
 weighted finite-state transducers" (label reachability, weight pushing); Mohri & Riley
@@ -177,7 +177,7 @@ _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
 @njit(cache=True, nogil=True, allocates=False)
 def is_composed(graph: Composition) -> bool:
-    """Tell whether arcs are made when they are asked for."""
+    """Return whether arcs are made when they are asked for."""
     return len(graph.keys) > 0
 
 

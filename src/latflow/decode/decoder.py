@@ -2,8 +2,8 @@
 
 A Viterbi beam search over a decoding graph that keeps, at each frame, all paths whose
 cost is within the lattice beam of the best one. One decoder serves many threads and
-many utterances at a time: the packed graph is shared, each search has a store of its
-own from a pool; kernels release the interpreter's lock.
+many utterances at a time: the packed graph is shared, each search has its own store
+from a pool; kernels release the interpreter's lock.
 
 A search can die (no token survives) or end in no final state of the graph; a wider beam
 often mends both. A `RetryPolicy` says which beams are tried and whether a lattice of
@@ -240,7 +240,7 @@ class LatticeDecoder:
         return decoder
 
     def free(self) -> None:
-        """Give up memory that is kept for searches to come."""
+        """Release memory that is kept for searches to come."""
         self._engine.clear()
 
     def session(
@@ -331,7 +331,7 @@ def load_graph(path: str | Path, lang: Lang) -> DecodingGraph:
         )
     if (highest := int(np.max(graph.olabel, initial=0))) > max(lang.words):
         raise UserError(
-            f"the graph has word {highest}, which words.txt of {lang.folder} has not",
+            f"the graph has word {highest}, which words.txt of {lang.folder} lacks",
             file=path,
             remedy="make the graph again from this lang directory",
         )

@@ -1,6 +1,6 @@
 """Stages that make one of what several jobs wrote, each for a part of a split.
 
-What the parts have is written anew in the order of the whole, by the writers of the
+What the parts have is written again in the order of the whole, by the writers of the
 stage, so that the files have the bytes that a single job would have written; only times
 of decoding differ.
 """
@@ -187,13 +187,13 @@ def _join_transforms(parts: Sequence[Path], path: Path) -> None:
     write_matrices(path, in_order_of_ids(archives))
 
 
-def _adaptation(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what is said of adaptation to speakers, from what parts say of it."""
+def _adaptation(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of adaptation to speakers, joined from those of parts."""
     rounds = [
         [gain for gains in found for gain in _gains(gains)]
-        for found in zip(*(one["gains"] for one in said), strict=True)
+        for found in zip(*(one["gains"] for one in parts), strict=True)
     ]
-    seconds = [one["seconds"] for one in said]
+    seconds = [one["seconds"] for one in parts]
     return {
         "adaptation": [summarize_gains(gains) for gains in rounds],
         "other_cpu_seconds": {

@@ -112,7 +112,7 @@ class AdaptOptions(FmllrOptions):
 
     A first, narrow search with the unadapted model gives each speaker a transform; the
     main search takes place with it; its lattices give a second transform on top, with
-    which they are scored anew. Defaults are those of Kaldi's decode_fmllr.sh.
+    which they are scored again. Defaults are those of Kaldi's decode_fmllr.sh.
     """
 
     first_beam: PositiveFloat = 10.0
@@ -172,12 +172,12 @@ class AttentionDecodeOptions(Options):
     this are dropped (natural log)."""
     lm_scale: NonNegativeFloat = 0.3
     """Weight of the language model in the search; 0 for none. The lattices keep its
-    costs apart: tuning weighs them anew (a weight of LMWT / 10)."""
+    costs apart: tuning weighs them again (a weight of LMWT / 10)."""
     length_bonus: float = 0.0
     """Added for each unit: against words that are left out (length normalization)."""
     coverage: NonNegativeFloat = 0.0
     """Added for each frame of the network's output that the attention has covered:
-    against words that are left out or told twice."""
+    against words that are left out or repeated."""
     coverage_threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Sum of the weights of a frame above which it is covered."""
     max_sequences: PositiveInt = 8
@@ -217,7 +217,7 @@ class EndpointOptions(Options):
     rule1: EndpointRule = EndpointRule(
         must_contain_nonsilence=False, min_trailing_silence=5.0
     )
-    """Nothing has been said for long."""
+    """No word for a long time."""
     rule2: EndpointRule = EndpointRule(min_trailing_silence=0.5, max_relative_cost=2.0)
     """A short silence where the sentence very probably ends."""
     rule3: EndpointRule = EndpointRule(min_trailing_silence=1.0, max_relative_cost=8.0)
@@ -276,7 +276,7 @@ class DecodeOptions(SearchOptions):
     adapt: AdaptOptions = AdaptOptions()
     """Decoding of systems that adapt to speakers (`sat`). A first, narrow search with
     the unadapted model gives each speaker a transform; the main search takes place with
-    it; its lattices give a second transform on top, with which they are scored anew.
+    it; its lattices give a second transform on top, with which they are scored again.
     Defaults are those of Kaldi's decode_fmllr.sh."""
     rescore: dict[Name, RescoreOptions] = Field(default_factory=dict)
     """Second language models by name. The lattices of a system, or with a neural model
@@ -298,7 +298,7 @@ class SegmentationOptions(Options):
     (`endpoint`), or the end of the recording (`none`: memory then grows with its
     length)."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Probability from which on a window of 32 ms is speech; what has begun goes on
+    """Probability from which on a window of 32 ms is speech; what has begun continues
     while it is above 0.15 less. Less than Silero's 0.5, which loses speech in noise
     (docs/serving.md)."""
     min_silence: Annotated[float, Field(ge=0.05)] = 0.5

@@ -21,7 +21,7 @@ STATE = np.dtype([("begin", "u4"), ("middle", "u4")])
 HAS_EPSILON = np.uint32(1 << 31)  # in the code of a state: it has epsilon arcs
 STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
-# Labels of arcs of HCL that are no words; words are 0, 1, ...
+# Labels of arcs of HCL that are not words; words are 0, 1, ...
 NOTHING, BACK_OFF, ADDED = -1, -2, -3
 ADDED_ALONE = -1  # the set of a state that leads to added words alone, or less
 
@@ -78,7 +78,7 @@ class Phrases(NamedTuple):
             there are no phrases.
         label: int32[words of phrases], ascending: the label in HCL and G of each one
             of the words, which the model numbers in this order.
-        refund: float32[P], cost of a word that goes on with no phrase.
+        refund: float32[P], cost of a word that continues with no phrase.
     """
 
     lm: LmArrays

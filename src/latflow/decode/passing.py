@@ -41,7 +41,7 @@ from latflow.jit import njit
 # Epsilon cycles whose weights should add up to 0 may add up to a little less in
 # float32; going round for less than this is no improvement.
 _CYCLE_SLACK = 1e-5
-_LATEST = 1 << 30  # serials begin anew when they come to this
+_LATEST = 1 << 30  # serials begin again when they come to this
 _AHEAD = 8  # tokens whose arcs are asked for early; twice as many for their states
 
 
@@ -123,8 +123,8 @@ def advance(
         the last frame has no tokens.
 
     Raises:
-        MemoryError: there is none, or the store would be larger than it may; then both
-            are half done.
+        MemoryError: there is too little, or the store would be larger than it may; then
+            both are half done.
     """
     walk = _walk_on(graph)
     store = with_capacity(store, frames=store.counts[FRAMES] + len(log_likes))
@@ -395,7 +395,7 @@ def _relax(
         depth: tokens queued.
 
     Returns:
-        (tokens queued; space needed to go on, in tokens, -1 where arcs are).
+        (tokens queued; space needed to continue, in tokens, -1 where arcs are).
     """
     states, arcs, counts, clock = walk.states, walk.arcs, store.counts, scratch.clock
     serials, with_epsilon, queue = scratch.serial, scratch.with_epsilon, scratch.queue

@@ -11,7 +11,7 @@ from latflow.decode.parts import ADDED_ALONE, AddedWords, Parts, Transducer
 from latflow.jit import njit
 from latflow.lang.lm_arrays import LmArrays, find_arc, first_from
 
-_LEAST_GAIN, _MOST_GAIN = 1e-4, 50.0  # of a word that goes on with a phrase
+_LEAST_GAIN, _MOST_GAIN = 1e-4, 50.0  # of a word that continues with a phrase
 
 
 @njit(cache=True, nogil=True, allocates=False)

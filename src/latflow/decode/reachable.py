@@ -53,7 +53,7 @@ def spans(found: Reachable) -> np.ndarray:
     return span[found.set_of]
 
 
-# Labels that are no words, as bits.
+# Labels that are not words, as bits.
 _BACKS_OFF, _ADDS = 1, 2
 
 
@@ -163,8 +163,8 @@ def _components(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the states of each cycle of arcs without labels; others are by themselves.
 
-    Those that arcs without labels lead to come first (Tarjan's algorithm, with a stack
-    of its own).
+    Those that arcs without labels lead to come first (Tarjan's algorithm, with its own
+    stack).
 
     Returns:
         (int32[S], states by component; int64[components + 1], where each begins).

@@ -118,7 +118,7 @@ def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:
         tid_to_pdf: int32[I + 1], pdf of each transition-id; entry 0 is not used.
 
     Raises:
-        UserError: the graph has no start state, its input labels are no transition-ids
+        UserError: the graph has no start state, its input labels are not transition-ids
             of the model, or epsilon arcs form a cycle of negative cost.
     """
     num_states = len(graph.final)
@@ -169,7 +169,7 @@ def mapped_search_graph(
     """Return the packed graph from a file beside the graph; write it if absent.
 
     The file `<path>.packed` belongs to one version of the graph's file (by size and
-    time of change) and one model (by the pdfs of its transition-ids); it is made anew
+    time of change) and one model (by the pdfs of its transition-ids); it is made again
     for another.
 
     Args:
@@ -259,7 +259,7 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
 
 
 def _is_sound(graph: SearchGraph) -> bool:
-    """Tell whether a search stays within the arrays; packages are anybody's files."""
+    """Return whether a search stays within the arrays; packages are anybody's files."""
     num_states, num_arcs = len(graph.final), len(graph.arcs)
     if not 0 <= graph.start < num_states:
         return False

@@ -136,7 +136,7 @@ class Engine:
         holder = [scratch_memory]
         try:
             yield holder
-        except UserError:  # said between two frames
+        except UserError:  # raised between two frames
             self._keep(holder[0])
             raise
         # What a failure has left half done (of memory, above all) is not kept: its
@@ -144,7 +144,7 @@ class Engine:
         self._keep(holder[0])
 
     def clear(self) -> None:
-        """Give up memory that no search holds."""
+        """Release memory that no search holds."""
         self.stores.clear()
         with self._lock:
             self._scratches.clear()
@@ -202,7 +202,7 @@ class Session:
         return 0 if self._store is None else tokens.num_bytes(self._store)
 
     def limit(self, most: int) -> None:
-        """Have the search fail by a MemoryError where it would have more bytes."""
+        """Make the search raise MemoryError where it would take more bytes."""
         self._open_store().counts[tokens.MOST] = most
 
     def advance(self, log_likes: np.ndarray) -> None:
@@ -215,7 +215,7 @@ class Session:
         Raises:
             DeadEndError: no token survived some frame; names it.
             UserError: too few pdfs, or a frame with NaN or +inf or all -inf. The
-                session stays as it was before.
+                session stays unchanged.
         """
         store, engine = self._open_store(), self._engine
         rows = np.ascontiguousarray(log_likes, np.float32)
@@ -298,7 +298,7 @@ class Session:
         return Decoded(lattice, reached_final, expanded / num_frames)
 
     def close(self) -> None:
-        """Give up what the session holds; no more calls after that but this one."""
+        """Release what the session holds; no more calls after that but this one."""
         if self._store is not None:
             self._engine.stores.give(self._store)
             self._store = None
@@ -347,7 +347,7 @@ class Session:
             )
 
     def _check_alive(self) -> None:
-        """Refuse to go on without tokens."""
+        """Refuse to continue without tokens."""
         store = self._open_store()
         frame = int(store.counts[tokens.FRAMES])
         if store.token_begin[frame] == store.counts[tokens.TOKENS]:

@@ -159,5 +159,5 @@ def write_summary(
         summary = {**totals.summary(options), **facts}
         write_json(out_dir / "decode.json", {**summary, **archives})
     else:
-        said = {"totals": asdict(totals), "facts": facts, **(to_join or {})}
-        write_json(out_dir / PART, {**said, **archives})
+        record = {"totals": asdict(totals), "facts": facts, **(to_join or {})}
+        write_json(out_dir / PART, {**record, **archives})

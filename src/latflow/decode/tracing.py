@@ -57,7 +57,7 @@ class PathTracer:
         return self._path(frames, final_cost)
 
     def _extend(self, kept: int, steps: np.ndarray) -> None:
-        """Keep this many arcs of the known path and go on with these steps."""
+        """Keep this many arcs of the known path and continue with these steps."""
         graph, arcs = self._graph, self._packed.origin[steps["arc"]]
         weight = np.asarray(graph.weight[arcs], np.float32)
         costs = np.stack([weight, steps["acoustic"]])

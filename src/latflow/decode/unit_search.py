@@ -146,7 +146,7 @@ class Hypothesis:
 
 @dataclass
 class _Beam:
-    """The sequences of an utterance that go on, n of them.
+    """The sequences of an utterance that continue, n of them.
 
     Attributes:
         max_phones: frames of the encoder.
@@ -198,7 +198,7 @@ class _Beam:
             options: of the search.
 
         Returns:
-            (sequences that go on, by their numbers before; their last units).
+            (sequences that continue, by their numbers before; their last units).
         """
         found = _expand(
             tree.arrays,

@@ -153,10 +153,10 @@ def _check_cmvn(
         given, fixed = cmvn.values(), _CMVN.values()
         name = next(name for name in fixed if given[name] != fixed[name])
         raise UserError(
-            f"the features have online CMVN with {name}: {_told(given[name])}, and "
-            f"Vosk has {_told(fixed[name])} built in",
+            f"the features have online CMVN with {name}: {_text_of(given[name])}, and "
+            f"Vosk has {_text_of(fixed[name])} built in",
             file=model_dir,
-            remedy=f"train the network with {name}: {_told(fixed[name])}",
+            remedy=f"train the network with {name}: {_text_of(fixed[name])}",
         )
     if extractor is not None:
         raise UserError(
@@ -173,10 +173,10 @@ def _check_ivectors(model_dir: Path, options: IvectorOptions, subsampling: int) 
     for name, fixed in _IVECTOR_OPTIONS.items():
         if (value := getattr(options, name)) != fixed:
             raise UserError(
-                f"the i-vectors were trained with {name}: {_told(value)}, and Vosk has "
-                f"{_told(fixed)} built in",
+                f"the i-vectors were trained with {name}: {_text_of(value)}, Vosk has "
+                f"{_text_of(fixed)} built in",
                 file=model_dir,
-                remedy=f"train extractor and network with {name}: {_told(fixed)}",
+                remedy=f"train extractor and network with {name}: {_text_of(fixed)}",
             )
     if subsampling != _SUBSAMPLING:
         raise UserError(
@@ -225,10 +225,10 @@ def front_end_conf(features: FrontEndOptions, sample_rate: int) -> str:
     if features.type == "mfcc":
         values["num-ceps"] = features.num_ceps
         values["cepstral-lifter"] = features.cepstral_lifter
-    return "".join(f"--{name}={_told(value)}\n" for name, value in values.items())
+    return "".join(f"--{name}={_text_of(value)}\n" for name, value in values.items())
 
 
-def _told(value: object) -> str:
+def _text_of(value: object) -> str:
     """Return a value as Kaldi's options are written."""
     if isinstance(value, bool):
         return "true" if value else "false"

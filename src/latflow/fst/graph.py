@@ -9,7 +9,7 @@ and one of arc records. `ilabel`, `olabel`, `weight`, `next_state` and `final` a
 of single fields, with a stride of 16 (arcs) or 20 bytes (states): what a search reads
 of an arc lies in one cache line, and the arrays of a memory-mapped file need no copy
 and are shared by all processes that map it (only `arc_begin`, 8 bytes a state, is built
-anew). All arrays are read only. Numba compiles a kernel once for them, wherever they
+again). All arrays are read only. Numba compiles a kernel once for them, wherever they
 come from.
 
 The exception are large `const` files that were written without alignment, as OpenFst's
@@ -45,7 +45,7 @@ _ACCEPTOR = 0x1_0000
 _EPSILONS, _INPUT_EPSILONS, _OUTPUT_EPSILONS = 0x40_0000, 0x100_0000, 0x400_0000
 _ILABEL_SORTED, _OLABEL_SORTED = 0x1000_0000, 0x4000_0000
 _WEIGHTED, _TOP_SORTED = 0x1_0000_0000, 0x40_0000_0000
-_MUTABLE_BITS = 0x7  # expanded, mutable, error: told by the type, not by the content
+_MUTABLE_BITS = 0x7  # expanded, mutable, error: set by the type, not by the content
 
 
 @dataclass(frozen=True)
@@ -236,8 +236,8 @@ class Graph:
         """Read an OpenFst file, `const` (memory-mapped) or `vector`.
 
         Raises:
-            UserError: there is no such file, or it is no FST with standard arcs, or is
-                truncated or inconsistent; or more than one FST is in it.
+            UserError: there is no such file, or it is not an FST with standard arcs, or
+                is truncated or inconsistent; or more than one FST is in it.
         """
         first, *others = cls.load_all(path)
         if others:
@@ -280,7 +280,7 @@ class Graph:
         return cls(header.start, states, arcs, header_properties=header.properties), end
 
     def save(self, path: str | Path, *, is_aligned: bool = False) -> None:
-        """Write a `const` file, whole or not at all.
+        """Write a `const` file atomically.
 
         Args:
             is_aligned: start the two arrays at multiples of 16 bytes, so that a memory

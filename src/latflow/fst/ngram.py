@@ -154,7 +154,7 @@ def _target(
 
 @njit(cache=True, nogil=True)
 def _fill(body: _Body, links: np.ndarray, states: np.ndarray, arcs: np.ndarray) -> bool:
-    """Fill states and arcs; tell whether the counts are those of the bits."""
+    """Fill states and arcs; return whether the counts are those of the bits."""
     num_states, num_futures = len(states), len(body.future_words)
     context = np.empty(num_states, np.int32)
     future, final, arc, at = 0, 0, 0, 1

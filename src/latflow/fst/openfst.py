@@ -73,7 +73,7 @@ class Header:
         properties: OpenFst's property bits.
         start: start state, -1 if the FST is empty.
         num_states: S.
-        num_arcs: A; `const` files alone tell it.
+        num_arcs: A; only in `const` files.
         symbols: byte of the stream at which symbol tables begin, if there are any.
         body: byte of the stream at which the body begins (before padding).
     """
@@ -118,7 +118,7 @@ def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
 
 
 def begins_at(buffer: memoryview, at: int) -> bool:
-    """Tell whether an FST begins at a byte."""
+    """Return whether an FST begins at a byte."""
     return bytes(buffer[at : at + 4]) == struct.pack("<i", FST_MAGIC)
 
 
@@ -144,7 +144,7 @@ def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header
         name: the file, for messages.
 
     Raises:
-        UserError: this is no FST, is truncated, or has arcs of another type than
+        UserError: this is not an FST, is truncated, or has arcs of another type than
             `standard` or a type that is not read.
     """
     if len(buffer) - at < 4 or take(buffer, at, "<i", name)[0] != FST_MAGIC:
@@ -179,7 +179,7 @@ def read_symbols(
         (the ids by their symbols, the byte behind the table).
 
     Raises:
-        UserError: it is no table, or cut, or has a symbol twice.
+        UserError: it is not a table, or cut, or has a symbol twice.
     """
     if take(buffer, at, "<i", name)[0] != SYMBOLS_MAGIC:
         refuse("the symbol table in the FST is garbled", name)

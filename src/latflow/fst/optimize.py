@@ -115,7 +115,7 @@ def remove_epsilons_locally(graph: Graph) -> Graph:
         graph: connected.
 
     Returns:
-        The connected result; its states are numbered anew.
+        The connected result; its states are numbered again.
 
     Source: Kaldi `RemoveEpsLocalSpecial`, the default of `fstrmepslocal`.
     """

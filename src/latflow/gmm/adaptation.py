@@ -147,7 +147,7 @@ class SpeakerEstimates:
         """Take an utterance in, and close its speaker if it is the last one.
 
         Args:
-            statistics: of the utterance; None where there are none.
+            statistics: of the utterance; None without any.
         """
         if statistics is not None:
             present = self._open.get(speaker)

@@ -287,7 +287,7 @@ def _best_full(
     """Optimize row by row, from the identity; see `kernels.sweep_rows`.
 
     Source: Kaldi `ComputeFmllrMatrixDiagGmmFull`, `FmllrInnerUpdate`, which invert A
-    anew for each row; here its inverse is updated, and made anew for each sweep.
+    again for each row; here its inverse is updated, and made again for each sweep.
     """
     inverses = np.linalg.inv(scatters)
     offsets = (inverses @ statistics.linear[:, :, None])[:, :, 0].copy()

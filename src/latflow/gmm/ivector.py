@@ -168,7 +168,7 @@ class IvectorModel:
     cmvn_stats: np.ndarray | None = None
 
     def begin(self) -> Past:
-        """Return the statistics of a speaker not heard yet."""
+        """Return the statistics of a new speaker."""
         num_gaussians, dim, _ = self.extractor.matrices.shape
         return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
 
@@ -283,7 +283,7 @@ class IvectorModel:
         """
         projection, ubm, extractor = self.projection, self.ubm, self.extractor
         if type(projection.context) is not int or type(extractor.offset) is not float:
-            raise TypeError("context or offset is no number")
+            raise TypeError("context or offset is not a number")
         if not 0 <= projection.context <= _MOST_CONTEXT:
             raise ValueError(f"context is {projection.context}")
         width = 2 * projection.context + 1
@@ -313,7 +313,7 @@ def _shape(name: str, array: Any, *wanted: int | None) -> tuple[int, ...]:
         TypeError, ValueError: it is another, or no array of finite numbers.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-        raise TypeError(f"{name} is no array of numbers")
+        raise TypeError(f"{name} is not an array of numbers")
     sizes = zip(array.shape, wanted, strict=True)  # other dimensions: ValueError
     if any(want is not None and size != want for size, want in sizes):
         raise ValueError(f"{name} has shape {array.shape}")
@@ -351,9 +351,9 @@ def gaussian_posteriors(
 def append_ivectors(frames_dir: Path, model: Path, out_dir: Path) -> None:
     """Write the frames of a split with the i-vectors of their speakers (stage).
 
-    Each frame is followed by the i-vector of what was heard up to then: of the frames
-    of its utterance, at the pace of the model's `period`, and of the speaker's
-    utterances before (by id) where its `history` is `speaker`.
+    Each frame is followed by the i-vector of the speech up to then: of the frames of
+    its utterance, at the pace of the model's `period`, and of the speaker's utterances
+    before (by id) where its `history` is `speaker`.
 
     Args:
         frames_dir: a `FrameStore`.
@@ -397,7 +397,7 @@ def check_dim(model: IvectorModel, store: FrameStore) -> None:
     wanted = len(model.projection.mean) // width
     if store.dim != wanted:
         raise UserError(
-            f"has {store.dim} features, the i-vector extractor wants {wanted}",
+            f"has {store.dim} features, the i-vector extractor expects {wanted}",
             file=store.folder,
             remedy="train the extractor on the same features",
         )

@@ -116,7 +116,7 @@ class IvectorStream:
 
         Args:
             is_silence: bool [T], T > 0, of the frames so far; those of the last 10 s
-                may differ from what an earlier call said.
+                may differ from those of an earlier call.
 
         Source: Kaldi `OnlineSilenceWeighting::GetDeltaWeights`.
         """

@@ -81,13 +81,13 @@ def read_transform(exp_dir: str | Path) -> FeatureTransform:
         known = {"delta-order": 2, "delta-window": 2, "truncate": 0}
         deltas = _read_options(folder / DELTA, known, int)
         _refuse_others(folder / DELTA, deltas, {"truncate": 0})
-        with reading(folder / DELTA, "no options of deltas", "mend the file"):
+        with reading(folder / DELTA, "no options of deltas", "fix the file"):
             return Deltas(deltas["delta-order"], deltas["delta-window"])
     splice = _read_options(
         folder / SPLICE, {"left-context": 4, "right-context": 4}, int
     )
     left, right = splice["left-context"], splice["right-context"]
-    with reading(folder / SPLICE, "no options of splicing", "mend the file"):
+    with reading(folder / SPLICE, "no options of splicing", "fix the file"):
         spliced = Splice(left, right)
     return Chain([spliced, Linear(read_matrix(folder / MATRIX))])
 
@@ -131,8 +131,8 @@ def write_transform(
 def check_cmvn(exp_dir: str | Path, cmvn: CmvnOptions) -> None:
     """Refuse features that are not normalized as those of a system were.
 
-    The set that the statistics are taken of (speaker, utterance, all) is not told by
-    `cmvn_opts` but by `utt2spk`, and left to the user.
+    The set that the statistics are taken of (speaker, utterance, all) is not in
+    `cmvn_opts` but in `utt2spk`, and left to the user.
 
     Args:
         exp_dir: Kaldi's directory of the system.
@@ -174,9 +174,9 @@ def write_cmvn(folder: str | Path, cmvn: CmvnOptions) -> None:
     """Write `cmvn_opts`: the options of apply-cmvn that do what a configuration says.
 
     Args:
-        cmvn: normalization of the frames. For `sliding` and `online` apply-cmvn is told
-            to do nothing: such features come from apply-cmvn-sliding and
-            apply-cmvn-online, which no script for training GMMs calls.
+        cmvn: normalization of the frames. For `sliding` and `online` apply-cmvn does
+            nothing: such features come from apply-cmvn-sliding and apply-cmvn-online,
+            which no script for training GMMs calls.
     """
     norm_means = norm_vars = False
     if isinstance(cmvn, _BY_STATISTICS):
@@ -207,7 +207,7 @@ def _read_options(
         words = shlex.split(" ".join(line for _, line in read_lines(path)))
     except ValueError as error:
         raise UserError(
-            f"not options: {error}", file=path, remedy="mend the file"
+            f"not options: {error}", file=path, remedy="fix the file"
         ) from None
     for word in words:
         name, _, text = word.removeprefix("--").replace("_", "-").partition("=")
@@ -221,7 +221,7 @@ def _read_options(
             values[name] = parse(text)
         except (ValueError, KeyError):
             raise UserError(
-                f"{word} has no proper value", file=path, remedy="mend the file"
+                f"{word} has no proper value", file=path, remedy="fix the file"
             ) from None
     return values
 
@@ -314,7 +314,7 @@ def read_num_jobs(path: Path) -> int:
     text = " ".join(line for _, line in read_lines(path)).strip()
     if not text.isdecimal() or len(text) > 9 or int(text) < 1:
         raise UserError(
-            f"{text[:40]!r} is no number of jobs", file=path, remedy="mend the file"
+            f"{text[:40]!r} is not a number of jobs", file=path, remedy="fix the file"
         )
     return int(text)
 

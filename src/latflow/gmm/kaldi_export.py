@@ -11,7 +11,7 @@ Written is what `steps/train_*.sh`, `steps/align_*.sh` and `utils/mkgraph.sh` le
     ali.N.gz trans.N fsts.N.gz                   alignments, transforms, training graphs
 
 so that `gmm-latgen-faster`, `gmm-align-compiled`, `latgen-faster-mapped`, `lattice-*`
-and the scripts around them go on where we stop. The pieces of jobs are those of
+and the scripts around them continue where we stop. The pieces of jobs are those of
 `utils/split_data.sh` on the same data.
 """
 
@@ -133,7 +133,7 @@ def _write_model(
 
 
 def _known_cmvn(system_dir: Path) -> CmvnOptions | None:
-    """Return how the features were normalized, if the system's folder tells."""
+    """Return how the features were normalized, if the system's folder says so."""
     path = system_dir / "info.json"
     if not path.is_file():
         return None

@@ -8,7 +8,7 @@ checked, part against part, and written in the layout of an experiment:
     import_graph        graph/HCLG.fst               -> graph/<system>/HCLG.fst
     import_alignments   ali.*.gz, trans.*            -> align/<system>/<split>/
 
-Decoding, aligning and training go on from there as from a system of our own;
+Decoding, aligning and training continue from there as from a system of our own;
 `latflow.lang.prepare.import_lang` takes over the language, and
 `latflow.gmm.kaldi_export` goes the other way.
 
@@ -212,7 +212,7 @@ def _write_info(
     *,
     seconds: float,
 ) -> None:
-    """Write what the report tells of a system."""
+    """Write what the report shows of a system."""
     info = {
         "system": out.name,
         "type": "import",
@@ -340,7 +340,7 @@ def _import_transforms(
 ) -> None:
     """Merge the transforms of the speakers of a split.
 
-    A speaker without one is left as it is, and noted.
+    A speaker without one is left unchanged, and noted.
     """
     paths = job_files(exp, TRANSFORMS)
     remedy = "import alignments of steps/align_fmllr.sh, or align with the system"
@@ -431,7 +431,7 @@ def check_graph(
         path: where the graph comes from.
 
     Raises:
-        UserError: a label is no transition-id of the model or no word, the graph is
+        UserError: a label is not a transition-id of the model or no word, the graph is
             empty, or its self-loops are not the model's.
     """
     check_labels(graph, model, lang, path)
@@ -441,11 +441,11 @@ def check_graph(
 def check_labels(
     graph: Graph, model: TransitionModel, lang: Lang, path: str | Path
 ) -> None:
-    """Refuse a graph with labels that model or language have not.
+    """Refuse a graph with labels that model or language lack.
 
     Raises:
-        UserError: a label is no transition-id of the model or no word, or the graph is
-            empty.
+        UserError: a label is not a transition-id of the model or no word, or the graph
+            is empty.
     """
     remedy = _MAKE_AGAIN
     highest = int(np.max(graph.ilabel, initial=0))
@@ -461,7 +461,7 @@ def check_labels(
     word = int(np.max(graph.olabel, initial=0))
     if word > max(lang.words):
         raise UserError(
-            f"the graph has word {word}, which words.txt of {lang.folder} has not",
+            f"the graph has word {word}, which words.txt of {lang.folder} lacks",
             file=path,
             remedy=remedy,
         )

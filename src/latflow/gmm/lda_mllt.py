@@ -93,7 +93,7 @@ def lda_of(
     Args:
         alignments: archive of alignments of their utterances.
         model: the transition model of the alignments.
-        lang: tells which phones are silence.
+        lang: determines which phones are silence.
         dim: dimensions wanted.
 
     Source: Kaldi's `ali-to-post | weight-silence-post 0.0 | acc-lda`, `est-lda`; all
@@ -300,7 +300,7 @@ def estimate_lda(
     Args:
         dim: how many directions are wanted; checked against what there is.
         within_class_factor: variance that remains inside the classes in every
-            direction; less than 1 shrinks directions that tell classes apart badly.
+            direction; less than 1 shrinks directions that separate classes badly.
 
     Raises:
         UserError: too few classes or features for `dim`, or the features do not vary

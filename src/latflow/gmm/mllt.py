@@ -167,8 +167,8 @@ def estimate_mllt(statistics: MlltAccumulator) -> MlltEstimate:
 
     Begins with the identity, whose objective is what `gain` is counted from. Each
     sweep optimizes one row after another; no step can lower the objective. The inverse
-    that the cofactors come from is updated for each changed row, and made anew for each
-    sweep.
+    that the cofactors come from is updated for each changed row, and made again for
+    each sweep.
 
     Raises:
         UserError: too few frames for the number of features.

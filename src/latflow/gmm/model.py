@@ -296,7 +296,7 @@ class AcousticModel:
             raise UserError(
                 f"{gmms.num_pdfs} mixtures for {transitions.num_pdfs} pdfs",
                 file=path,
-                remedy="train the model again, or copy the file anew",
+                remedy="train the model again, or copy the file again",
             )
         return cls(transitions, gmms)
 
@@ -311,7 +311,7 @@ class AcousticModel:
         }
 
     def save(self, path: str | Path, *, binary: bool = True) -> None:
-        """Write `final.mdl`, whole or not at all."""
+        """Write `final.mdl` atomically."""
         with KaldiWriter.open(path, binary=binary) as writer:
             self.transitions.write(writer)
             self.gmms.write(writer)

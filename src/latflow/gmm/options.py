@@ -31,7 +31,7 @@ class TrainingOptions(AlignOptions):
     num_iterations: PositiveInt = 35
     """Iterations of training, the initial model counted in (34 estimates for 35)."""
     realign_iterations: tuple[PositiveInt, ...] = (10, 20, 30)
-    """Iterations in which utterances are aligned anew."""
+    """Iterations in which utterances are aligned again."""
     last_increase_iteration: PositiveInt = 25
     """Iteration up to which the number of Gaussians is raised, in equal steps."""
     power: Fraction = 0.25
@@ -55,7 +55,7 @@ class MonoOptions(TrainingOptions):
         *range(10, 20, 2),
         *range(20, 39, 3),
     )
-    """Iterations in which utterances are aligned anew."""
+    """Iterations in which utterances are aligned again."""
     last_increase_iteration: PositiveInt = 30
     """Iteration up to which the number of Gaussians is raised, in equal steps."""
     initial_beam: PositiveFloat = 6.0
@@ -67,7 +67,7 @@ class MonoOptions(TrainingOptions):
 
 
 class TreeOptions(TrainingOptions):
-    """Triphones, with a decision tree of their own."""
+    """Triphones, with their own decision tree."""
 
     alignments: Name
     """Earlier system whose alignments the tree is built from."""
@@ -132,8 +132,8 @@ class SatOptions(TreeOptions):
     power: Fraction = 0.2
     """Gaussians are shared out in proportion to a state's frames to this power."""
     fmllr_iterations: tuple[PositiveInt, ...] = (2, 4, 6, 12)
-    """Iterations in which the transforms of the speakers are estimated anew; [] for the
-    first ones alone."""
+    """Iterations in which the transforms of the speakers are estimated again; [] for
+    the first ones alone."""
     fmllr: FmllrOptions = FmllrOptions()
     """Estimation of the transform of a speaker (fMLLR)."""
 

@@ -2,7 +2,7 @@
 
 Every speaker has an fMLLR transform. The first ones fit the source system; a tree is
 grown on the features after them; and in some iterations of training they are estimated
-anew with the present model, each on top of the last. In the end the same Gaussians are
+again with the present model, each on top of the last. In the end the same Gaussians are
 estimated once more from unadapted features, for first passes over new speakers.
 
 Source: Kaldi `steps/train_sat.sh`; T. Anastasakos et al., A compact model for

@@ -115,7 +115,7 @@ class SpeakerTransforms:
             raise error.at(file=error.file or path) from None
 
     def save(self, path: str | Path) -> None:
-        """Write a binary archive, speakers sorted, whole or not at all."""
+        """Atomically write a binary archive, speakers sorted."""
         write_matrices(path, sorted(self.matrices.items()))
 
 
@@ -147,7 +147,7 @@ class FrameSource:
         store: the base features.
         transform: what is made of them.
         utterances: int64[U], which utterances of the store, in ascending order.
-        chunk_bytes: size of a chunk; a longer utterance is a chunk of its own.
+        chunk_bytes: size of a chunk; a longer utterance is its own chunk.
         cache_bytes: memory for chunks that are kept.
         speaker_transforms: what comes after `transform`, by speaker.
 

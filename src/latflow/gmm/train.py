@@ -83,7 +83,7 @@ class DeltasJob(AlignedJob):
 
 
 def train_deltas(job: DeltasJob) -> None:
-    """Train a triphone system, with a tree of its own, on delta features (stage).
+    """Train a triphone system, with its own tree, on delta features (stage).
 
     Writes what `train_mono` does.
 

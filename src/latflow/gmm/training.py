@@ -1,6 +1,6 @@
 """The Viterbi training that all GMM systems share: data, loop, and what is written.
 
-In each iteration the utterances are aligned anew, if it is time for that; a feature
+In each iteration the utterances are aligned again, if it is time for that; a feature
 transform is re-estimated, if the kind of system has one; statistics are gathered with
 the present alignment; mixtures and transitions are re-estimated; and the number of
 Gaussians is raised by splitting, in equal steps up to a given iteration.
@@ -120,7 +120,7 @@ def shortest(store: FrameStore, count: int | None) -> np.ndarray:
         int64[U], ascending; of equally long ones the first in the store are taken.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     lengths = np.diff(store.begin)
     usable = np.flatnonzero(lengths > 0)

@@ -148,7 +148,7 @@ def split(
     copy; the two means move apart by a random fraction of the standard deviation.
 
     Args:
-        targets: int64[P]; mixtures with more Gaussians stay as they are.
+        targets: int64[P]; mixtures with more Gaussians stay unchanged.
         rng: draws one standard normal vector a split, in order of pdfs.
         perturb_factor: standard deviation of the move, in standard deviations.
     """

@@ -1,9 +1,9 @@
-"""Decoding graphs biased to transcripts: what was said is likely, other words possible.
+"""Decoding graphs biased to transcripts: other words are possible, but less likely.
 
 Neighbours are taken together until they have some words (`batches`). The language model
 of a batch is an n-gram model of its transcripts by Kneser and Ney's smoothing with
 little discount; its recursion ends in the shares of the corpus' most frequent words, so
-that a search can leave the transcript where something else was said, and come back.
+that a search can leave the transcript where the speech differs, and come back.
 
 Time grows linearly with the corpus; memory is that of a batch and of the vocabulary.
 

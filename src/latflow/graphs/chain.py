@@ -155,8 +155,8 @@ def make_chain_graphs(
     Args:
         phone_lm: acceptor of phones, see `latflow.graphs.phone_lm`.
         tree: the tree of the network's pdfs.
-        transitions: the transition model of the same tree; its topology may have pdfs
-            of their own for self-loops.
+        transitions: the transition model of the same tree; its topology may have
+            separate pdfs for self-loops.
 
     Raises:
         UserError: the language model has no phones, or has one that tree or topology

@@ -204,7 +204,7 @@ def _back_off_once(
     """Return L with arcs of #0 that lead on where there were loops.
 
     Loops would make HCL indeterminable where phones in context have a common HMM: words
-    of one phone each, told apart by the next one only, and #0 as often as one likes.
+    of one phone each, distinguished by the next one only, and any number of #0.
     """
     graph = Graph.from_fst(lexicon)
     source = graph.sources()

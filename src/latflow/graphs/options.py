@@ -65,10 +65,10 @@ class PhoneLmOptions(Options):
     ngram_order: Annotated[int, Field(ge=2, le=6)] = 4
     """Phones in its longest n-grams."""
     no_prune_ngram_order: Annotated[int, Field(ge=1, le=6)] = 3
-    """N-grams up to this order have states of their own, however rare they are."""
+    """N-grams up to this order have their own states, however rare they are."""
     num_extra_lm_states: NonNegativeInt = 2000
     """Most states of higher order that are kept beside these; the others, whose
-    histories tell the least about the phone that follows, are merged with the shorter
+    histories say the least about the next phone, are merged with the shorter
     history."""
 
 

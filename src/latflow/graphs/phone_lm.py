@@ -32,7 +32,7 @@ History = tuple[int, ...]
 
 _BOUNDARY = 0  # stands before the first phone and behind the last one
 _BLOCK = 4096  # sequences counted together
-_NUM_STAGES = 4  # of pruning; costs are computed anew at the start of each
+_NUM_STAGES = 4  # of pruning; costs are computed again at the start of each
 _TOLERANCE = 0.001  # relative change of a cost that counts as none
 _DIGITS = 9  # of costs, so that equal ones tie on every machine
 _TIE = 1e-15  # per count: cost of merging with a history that has no counts yet

@@ -6,7 +6,7 @@ finds others. Here the end of a sentence leads to the beginning of another one:
 
     cost(a, then b) = cost(a) + cost(b)        beside that of all words as one sentence
 
-An utterance of one sentence costs what it did, and one without words does not go on.
+An utterance of one sentence costs what it did, and one without words does not continue.
 
 Source: Stolcke and Shriberg 1996, "Automatic linguistic segmentation of conversational
 speech" (sentence ends as hidden events of an n-gram model).

@@ -108,7 +108,7 @@ def _starts_silently(phones: np.ndarray, model: TransitionModel) -> np.ndarray:
 def _is_reordered(state: np.ndarray, is_loop: np.ndarray) -> bool:
     """Return True if self-loops come after the arc that leaves their state.
 
-    The first change of state that has a self-loop on either side tells; without one,
+    The first change of state that has a self-loop on either side decides; without one,
     the first frame does.
     """
     for t in range(len(state) - 1):

@@ -22,7 +22,7 @@ from latflow.files import write_text
 from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 NO_PDF = -1  # pdf-class of a state that emits nothing
-_REMEDY = "mend the topology, or make the language directory again"
+_REMEDY = "fix the topology, or make the language directory again"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Topology:
         file: what an error message names.
 
     Raises:
-        UserError: a phone is listed twice, or an entry is no proper HMM.
+        UserError: a phone is listed twice, or an entry is not a proper HMM.
     """
 
     def __init__(
@@ -264,12 +264,12 @@ def chain_topology(phones: Sequence[int]) -> Topology:
 def ctc_topology(labels: Sequence[int], blanks: Sequence[int]) -> Topology:
     """Return the topology of connectionist temporal classification (CTC).
 
-    A label is said for one frame or more (pdf-class 0), and blanks may follow it (class
-    1). Phones that are no labels are blanks of one frame or more. Probabilities are
-    even; graphs of CTC leave them out.
+    A label lasts one frame or more (pdf-class 0), and blanks may follow it (class 1).
+    Phones that are not labels are blanks of one frame or more. Probabilities are even;
+    graphs of CTC leave them out.
 
     Args:
-        labels: phones that the network tells.
+        labels: phones that the network predicts.
         blanks: phones that it does not: silence.
     """
     third = 1.0 / 3.0
@@ -287,7 +287,7 @@ def _refuse(what: str, file: str | Path | None) -> NoReturn:
 
 
 def fault_of(states: Sequence[HmmState]) -> str | None:
-    """Say what keeps these states from being an HMM, or None if nothing does.
+    """Return what keeps these states from being an HMM, or None.
 
     Source: Kaldi `hmm/hmm-topology.cc` (`HmmTopology::Check`).
     """

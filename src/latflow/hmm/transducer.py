@@ -329,7 +329,7 @@ def add_self_loops(
     with a loop get the cost of leaving it.
 
     Args:
-        graph: input labels are transition-ids that are no self-loops, 0, and
+        graph: input labels are transition-ids that are not self-loops, 0, and
             `disambig_tids`.
         model: the transition model.
         self_loop_scale: factor on the log-probabilities of staying and of leaving; 0
@@ -340,7 +340,7 @@ def add_self_loops(
         The new graph; states of the old one keep their numbers.
 
     Raises:
-        UserError: the graph has self-loops already, or labels that are no
+        UserError: the graph has self-loops already, or labels that are not
             transition-ids of this model.
 
     Source: Kaldi `AddSelfLoops` with reorder = true.
@@ -431,7 +431,7 @@ def _transition_states(
     is_id = (labels > 0) & (labels <= model.num_transition_ids)
     if not (is_id | (labels == 0) | np.isin(labels, list(disambig_tids))).all():
         raise UserError(
-            "the graph has input labels that are no transition-ids of the model",
+            "the graph has input labels that are not transition-ids of the model",
             remedy="use the graph and the model of one system",
         )
     labels[~is_id] = 0

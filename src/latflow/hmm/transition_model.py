@@ -123,7 +123,7 @@ class TransitionModel:
         return arcs
 
     def _check(self) -> None:
-        """Refuse a table of probabilities that is none, and unsorted states."""
+        """Refuse invalid probabilities, and unsorted states."""
         fault = None
         if self.log_prob.shape != (self.num_transition_ids + 1,):
             fault = (
@@ -196,7 +196,7 @@ class TransitionModel:
             self_loop_pdf: the pdf of the self-loop; None for the same.
 
         Raises:
-            UserError: there is none.
+            UserError: none was found.
         """
         loop = pdf if self_loop_pdf is None else self_loop_pdf
         state = self._state_of.get((phone, hmm_state, pdf, loop))
@@ -335,7 +335,7 @@ class TransitionModel:
         return cls(topology, tuples, log_prob)
 
     def save(self, path: str | Path) -> None:
-        """Write a file that is a transition model alone, binary, whole or not at all.
+        """Atomically write a binary file of the transition model alone.
 
         Kaldi's scripts call it `0.trans_mdl`.
         """

@@ -179,7 +179,7 @@ class ContextDependency:
 
         Args:
             shared_phone_sets: phones that share their pdfs (`lang/phones/sets.int`),
-                and that are told apart neither as the phone before.
+                and that are not distinguished as the phone before either.
             num_pdf_classes: number of pdf-classes of each phone.
             context_independent: phones that the one before does not change.
 
@@ -215,7 +215,7 @@ class ContextDependency:
             return cls.read(reader)
 
     def save(self, path: str | Path, *, binary: bool = True) -> None:
-        """Write a `tree` file, whole or not at all."""
+        """Write a `tree` file atomically."""
         with KaldiWriter.open(path, binary=binary) as writer:
             self.write(writer)
 
@@ -248,8 +248,8 @@ def stub_map(
 ) -> EventMap:
     """Return the tree before any question: a leaf a root (or a class of a root).
 
-    Roots are told apart by halving their list again and again, or by a table where each
-    has one phone only; leaves are numbered in the order of the list.
+    Roots are found by binary search in their list, or by a table where each has one
+    phone only; leaves are numbered in the order of the list.
 
     Args:
         roots: phone sets, none empty, no phone twice.
@@ -268,7 +268,7 @@ def stub_map(
             what = f"phone {min(again)} is in two" if again else "there is an empty one"
             raise UserError(
                 f"of the phone sets that share a tree root: {what}",
-                remedy="mend phones/sets.int and phones/roots.int of the language",
+                remedy="fix phones/sets.int and phones/roots.int of the language",
             )
         seen |= set(root.phones)
     return _stub(list(roots), num_pdf_classes, central_position, 0)

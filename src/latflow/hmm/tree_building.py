@@ -57,19 +57,19 @@ def build_tree(
         statistics: of phones in context; their window is the tree's.
         questions: what may be asked.
         roots: (shared, split, phones) of each line of `phones/roots.int`.
-        topology: tells the number of pdf-classes of each phone.
+        topology: determines the number of pdf-classes of each phone.
         max_leaves: number of leaves at which splitting ends; <= 0: no limit.
         threshold: least gain of a split, in nats over all frames.
         cluster_threshold: greatest loss of a merge of leaves, nats; negative takes the
             gain of the least split, 0 merges none.
         leaf_multiple: the number of leaves is brought down to a multiple of this, if
-            the roots allow it; 1 leaves it as it is. Kaldi's `round-num-leaves`.
+            the roots allow it; 1 leaves it unchanged. Kaldi's `round-num-leaves`.
 
     Returns:
         The tree; leaves are numbered 0, 1, ... without a gap.
 
     Raises:
-        UserError: the roots are no partition of the phones, a root is split but not
+        UserError: the roots are not a partition of the phones, a root is split but not
             shared, or a phone in the statistics has no root.
     """
     checked = _checked_roots(roots, statistics)
@@ -142,7 +142,7 @@ def _checked_roots(
         Root(tuple(sorted(phones)), shared=shared, split=split)
         for shared, split, phones in roots
     ]
-    remedy = "mend phones/roots.int of the language directory"
+    remedy = "fix phones/roots.int of the language directory"
     for root in checked:
         if root.split and not root.shared:
             raise UserError(

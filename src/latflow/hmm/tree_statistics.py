@@ -204,7 +204,7 @@ class TreeStatistics:
         """Return the statistics sorted by event, whatever the order of arrival.
 
         Raises:
-            UserError: there are none.
+            UserError: none were found.
         """
         if not len(self):
             raise UserError(
@@ -262,7 +262,7 @@ class Questions:
 
         Args:
             phone_sets: questions on phones.
-            topology: tells the phones and their pdf-classes.
+            topology: determines the phones and their pdf-classes.
 
         Raises:
             UserError: a question names a phone that the topology does not have.
@@ -297,7 +297,7 @@ def cluster_phones(
 
     Args:
         statistics: of phones in context.
-        phone_sets: phones that are never told apart (`phones/sets.int`).
+        phone_sets: phones that are never distinguished (`phones/sets.int`).
         topology: the HMMs.
         extra_questions: further sets of phones (`phones/extra_questions.int`).
         pdf_classes: classes by whose frames phones are compared; 1 is the middle state
@@ -320,7 +320,7 @@ def phone_clusters(
 
     Args:
         statistics: of phones in context.
-        phone_sets: phones that are never told apart.
+        phone_sets: phones that are never distinguished.
         pdf_classes: classes whose frames count.
 
     Returns:
@@ -336,7 +336,7 @@ def phone_clusters(
     if len(set(listed)) < len(listed) or not all(sets):
         raise UserError(
             "the sets of phones to cluster overlap, or one is empty",
-            remedy="mend phones/sets.int of the language directory",
+            remedy="fix phones/sets.int of the language directory",
         )
     set_of = np.full(max([*listed, int(statistics.phones.max())]) + 1, -1, np.int64)
     for number, phones in enumerate(sets):

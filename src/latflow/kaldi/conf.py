@@ -101,7 +101,7 @@ def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(word: Any) -> Any:
-    """Return what a word stands for; what is none as it is."""
+    """Return the value of a word; other text unchanged."""
     if str(word).lower() in {"true", "false"}:
         return str(word).lower() == "true"
     for kind in (int, float):

@@ -79,7 +79,7 @@ class BufferedBytes:
         return taken
 
     def take_if(self, mark: bytes) -> bool:
-        """Take `mark` if it comes next, and tell whether it did."""
+        """Take `mark` if it comes next, and return whether it did."""
         while len(self._buffer) - self._at < len(mark) and self._more():
             pass
         is_next = self._buffer.startswith(mark, self._at)
@@ -195,7 +195,7 @@ def format_floats(values: np.ndarray) -> str:
 
 
 def format_matrix(matrix: np.ndarray) -> str:
-    """Return a matrix[R, C] in brackets, each row on a line of its own."""
+    """Return a matrix[R, C] in brackets, each row on its own line."""
     if matrix.size == 0:
         return " [ ]\n"
     rows = "".join(f"\n  {format_floats(row)}" for row in matrix)

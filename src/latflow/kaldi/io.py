@@ -1,10 +1,10 @@
 r"""Kaldi's basic streams: tokens, numbers, vectors, matrices and archives.
 
 Kaldi writes every object either in binary or in text. A binary object is announced by
-the two bytes `\0B`; in it a number is a byte telling its width followed by the number,
-little-endian, and a token is its characters and one space. A text object holds the
-same tokens and numbers separated by white space; floats are printed with seven
-significant digits.
+the two bytes `\0B`; in it a number is a byte with its width followed by the number,
+little-endian, and a token is its characters and one space. A text object holds the same
+tokens and numbers separated by white space; floats are printed with seven significant
+digits.
 
 * `KaldiReader`, `KaldiWriter`: the verbs that models, trees and topologies are made of.
 * `read_archive`: (key, object) pairs of an archive, streamed.
@@ -88,13 +88,13 @@ class KaldiReader(BufferedBytes):
         self._stream.close()
 
     def take_binary_mark(self) -> bool:
-        r"""Take `\0B` if it comes next, and tell whether it did."""
+        r"""Take `\0B` if it comes next, and return whether it did."""
         return self.take_if(BINARY_MARK)
 
     # -- tokens and numbers ---------------------------------------------------------
 
     def at_end(self) -> bool:
-        """Tell whether nothing but white space is left."""
+        """Return whether nothing but white space is left."""
         return not self.find_word()[0]
 
     def token(self) -> str:
@@ -121,10 +121,10 @@ class KaldiReader(BufferedBytes):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            self.fail("bytes that are no text where a token is expected")
+            self.fail("bytes that are not text where a token is expected")
 
     def _width(self, *widths: int) -> int:
-        """Take the byte that tells how wide a binary number is."""
+        """Take the byte with the width of a binary number."""
         width = struct.unpack("b", self.take(1))[0]
         if width not in widths:
             self.fail(f"a number of {width} bytes where {abs(widths[0])} are expected")
@@ -249,7 +249,7 @@ class KaldiReader(BufferedBytes):
             values = self._numbers(self.take_until(b"]")).astype(np.float32)
             rows = int((2 * len(values)) ** 0.5)
             if rows * (rows + 1) != 2 * len(values):
-                self.fail(f"{len(values)} numbers are no triangle")
+                self.fail(f"{len(values)} numbers are not a triangle")
         out = np.empty((rows, rows), values.dtype)
         below = np.tril_indices(rows)
         out[below] = out.T[below] = values
@@ -460,7 +460,7 @@ def _read_int_vector(reader: KaldiReader) -> np.ndarray:
 def write_int_vectors(
     path: str | Path, items: Iterable[tuple[str, Sequence[int] | np.ndarray]]
 ) -> None:
-    """Write a binary archive of integer vectors, whole or not at all."""
+    """Write a binary archive of integer vectors atomically."""
     with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, values in items:
             array = np.asarray(values, np.int32)
@@ -476,7 +476,7 @@ def read_matrices(path: str | Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def write_matrices(path: str | Path, items: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Write a binary archive of matrices [R, C], whole or not at all."""
+    """Write a binary archive of matrices [R, C] atomically."""
     with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, matrix in items:
             stream.write(key.encode() + b" ")
@@ -494,6 +494,6 @@ def read_matrix(path: str | Path) -> np.ndarray:
 
 
 def write_matrix(path: str | Path, matrix: np.ndarray) -> None:
-    """Write a matrix as a binary file, whole or not at all."""
+    """Write a matrix as a binary file atomically."""
     with KaldiWriter.open(path) as writer:
         writer.write_float_matrix(matrix)

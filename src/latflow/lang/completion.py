@@ -2,7 +2,7 @@
 
 `complete_lexicon` gives the words of transcripts and language model that the lexicon
 lacks pronunciations by a model of graphones (`latflow.lang.g2p`); the lexicon of a
-person stays as it is, and what is added stands behind a comment line.
+person stays unchanged, and what is added stands behind a comment line.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 r"""Kaldi's binary n-gram models: `G.carpa`, which `arpa-to-const-arpa` writes.
 
 The file is one array of 32-bit words. A history has an entry in it: ln of the
-probability of its last word, ln of its back-off weight, the number of n-grams that go
-on from it, and for each of these its last word and a reference. The reference is twice
-the distance to the entry of the n-gram, plus 1; where the distance is too large, the
-same of its place in a second table, negated; and for an n-gram that is no history the
-float ln of its probability, with the last bit cleared. A table has the entry of each
-word.
+probability of its last word, ln of its back-off weight, the number of n-grams that
+continue from it, and for each of these its last word and a reference. The reference is
+twice the distance to the entry of the n-gram, plus 1; where the distance is too large,
+the same of its place in a second table, negated; and for an n-gram that is no history
+the float ln of its probability, with the last bit cleared. A table has the entry of
+each word.
 
 In the older form of the file, numbers have their width before them, one by one.
 
@@ -39,7 +39,7 @@ class _Tables:
 
     Attributes:
         start, end: ids of the words that begin and end a sentence.
-        unknown: id of the unknown word; -1 where there is none.
+        unknown: id of the unknown word; -1 without one.
         order: length of the longest n-grams.
         entries: int32[E].
         words: int64[W], place of each word's entry, plus 1; 0 for none.
@@ -165,7 +165,7 @@ class _Levels:
         return levels
 
     def _next(self, parents: np.ndarray, at: np.ndarray) -> tuple[Level, np.ndarray]:
-        """Return the n-grams that go on from histories, and the places of entries.
+        """Return the n-grams that continue from histories, and the places of entries.
 
         Args:
             parents: int64[H], rows of the histories in the level before.

@@ -226,7 +226,9 @@ class Lang:
                 ("word", found_words - words),
             ):
                 if strange:
-                    _refuse(path, f"label {min(strange)} is no {kind} that it may have")
+                    _refuse(
+                        path, f"label {min(strange)} is not a {kind} that it may have"
+                    )
 
     @cached_property
     def _transcript_ids(self) -> dict[str, int]:
@@ -373,7 +375,9 @@ class _Lists:
         phones = []
         for text in fields:
             if not _is_id(text) or int(text) not in self.known:
-                _refuse(path, f"line {number}: {text[:40]} is no phone of phones.txt")
+                _refuse(
+                    path, f"line {number}: {text[:40]} is not a phone of phones.txt"
+                )
             phones.append(int(text))
         return phones
 

@@ -50,7 +50,7 @@ def extend_lang(
         lexicon: the lexicon file.
         out_dir: folder to write, replaced as a whole.
         options: how the lexicon is read, and the probability of silence, where neither
-            the lexicon nor the other lang directory tells it.
+            the lexicon nor the other lang directory has it.
         needed: words that must be there; pronunciations with a phone that the other
             lang directory has not are left out, as long as each of these keeps one,
             and not all are. None needs all pronunciations.
@@ -142,7 +142,7 @@ def read_with_phones_of(
             )
     if strange:
         log.warning(
-            "%s: pronunciations left out, with phones that the model has not: %d, of "
+            "%s: pronunciations left out, with phones that the model lacks: %d, of "
             "%d words, with %s",
             given.file,
             len(strange),

@@ -94,8 +94,8 @@ def check_arpa(path: str | Path, words: Iterable[str]) -> Coverage:
         words: those of the lexicon, or of words.txt.
 
     Raises:
-        UserError: the file is no ARPA file or faulty there, has a reserved word, cannot
-            begin or end sentences, or has no word of the lexicon.
+        UserError: the file is not an ARPA file or faulty there, has a reserved word,
+            cannot begin or end sentences, or has no word of the lexicon.
     """
     unigrams = takewhile(lambda entry: len(entry[1]) == 1, arpa_entries(path))
     coverage = Coverage.of((found[0] for _, found, _ in unigrams), words)
@@ -365,7 +365,7 @@ def check_grammar(
     Returns:
         Least and largest of -ln(total weight of a state's arcs and final weight). With
         back-off arcs the totals are above one, so that the least is negative; a value
-        well above 0 tells of probability that was lost with dropped words.
+        well above 0 shows that probability was lost with dropped words.
 
     Raises:
         UserError: a sentence can not end, `<s>` or `</s>` are left as labels, an input

@@ -222,7 +222,7 @@ class _Parser:
             except ValueError:
                 weight = -1.0
             if not 0.0 <= weight < math.inf:
-                raise self._fault(f"{text!r} is no weight")
+                raise self._fault(f"{text!r} is not a weight")
             self._next()
         parts: list[_Expansion] = []
         while (part := self._part()) is not None:
@@ -405,7 +405,7 @@ class _Builder:
     ) -> None:
         """Add lists of words with their costs, as a tree of their beginnings."""
         tree: dict[tuple[int, int], int] = {}  # a beginning, and a word -> the longer
-        least = [math.inf]  # of what goes on with a beginning; the first is empty
+        least = [math.inf]  # of what continues with a beginning; the first is empty
         ends: list[tuple[int, float]] = []
         for words, cost in costs.items():
             node = 0

@@ -1,11 +1,11 @@
 """The arrays of a back-off language model: making them, and walking through them.
 
 The states of a model are histories: the empty one is the *root*, and every n-gram that
-begins a longer one, or has a back-off weight of its own, is one more. A state has an
-arc for each word that the model lists behind its history; a word that is not listed
-takes the back-off cost to the state of a shorter history, and is looked up there. An
-arc leads to the longest ending of history and word that is a state. So walking needs no
-list of words, just a state number.
+begins a longer one, or has its own back-off weight, is one more. A state has an arc for
+each word that the model lists behind its history; a word that is not listed takes the
+back-off cost to the state of a shorter history, and is looked up there. An arc leads to
+the longest ending of history and word that is a state. So walking needs no list of
+words, just a state number.
 
 Arcs of a state are sorted by *label*, the number of a word in the model; arcs of all
 states lie one behind the other, 12 bytes an n-gram. Costs are negated natural
@@ -43,7 +43,7 @@ class LmArrays(NamedTuple):
         cost: float32[A], -ln of the probability.
         next_state: int32[A].
         backoff_state: int32[S], of the next shorter history; -1 for none.
-        backoff_cost: float32[S], -ln of the back-off weight; 0 where there is none.
+        backoff_cost: float32[S], -ln of the back-off weight; 0 without one.
     """
 
     arc_begin: np.ndarray

@@ -70,7 +70,7 @@ class LmTrie:
         """Read an ARPA file, or map what `save` wrote.
 
         Args:
-            path: of either; the content tells which it is.
+            path: of either; the content shows which it is.
             word_ids: words.txt, word -> id: the words of lattices.
 
         Raises:
@@ -138,7 +138,7 @@ class LmTrie:
         highest = int(np.max(grammar.olabel, initial=0))
         if word_ids is not None and highest > max(word_ids.values()):
             raise UserError(
-                f"the grammar has word {highest}, which words.txt has not",
+                f"the grammar has word {highest}, which words.txt lacks",
                 file=file,
                 remedy="take the lang directory that it was made with",
             )
@@ -204,7 +204,7 @@ class LmTrie:
         return labels
 
     def lacks(self, words: np.ndarray) -> np.ndarray:
-        """Tell which word ids the model does not list, bool[N]."""
+        """Return which word ids the model does not list, bool[N]."""
         inside = np.clip(words, 0, len(self.label_of) - 1)
         return (words != inside) | (self.label_of[inside] < 0)
 

@@ -34,7 +34,7 @@ def text_sentences(
 
     Args:
         path: the file.
-        forms: spells the words; None leaves them as they are, in Unicode's normal form
+        forms: spells the words; None leaves them unchanged, in Unicode's normal form
             NFC.
 
     Raises:
@@ -53,7 +53,7 @@ def transcript_sentences(cuts: Iterable[str | Path]) -> Iterator[list[str]]:
     The lines are read as plain JSON: building Lhotse's objects takes ten times as long.
 
     Raises:
-        UserError: a file is missing, or a line is no cut.
+        UserError: a file is missing, or a line is not a cut.
     """
 
     def make(cut: dict[str, Any]) -> list[list[str]]:

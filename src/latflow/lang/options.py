@@ -93,7 +93,7 @@ class LangOptions(Options):
     null takes that of the lexicon, else `<UNK>`."""
     silence_probability: ProperFraction = 0.5
     """Probability of silence before the first and after every word, where the lexicon
-    does not tell; 0 allows none."""
+    does not have it; 0 allows none."""
     num_silence_states: Annotated[int, Field(ge=1, le=20)] = 5
     """Emitting HMM states of a silence phone."""
     num_nonsilence_states: Annotated[int, Field(ge=1, le=20)] = 3

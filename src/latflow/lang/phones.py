@@ -174,7 +174,7 @@ class PhoneInventory:
         return [v for group in self._speech_sets() for v in group]
 
     def sets(self) -> list[list[str]]:
-        """Return groups of phones that monophones do not tell apart by position."""
+        """Return groups of phones that monophones do not distinguish by position."""
         silence = self._silence_sets()
         if self.options.share_silence_phones:
             silence = [[phone for group in silence for phone in group]]

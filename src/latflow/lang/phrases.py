@@ -2,10 +2,10 @@
 
 A sentence has the cost -boost x words of each occurrence of a phrase in it, summed.
 
-The model has a state for each beginning of a phrase. Each word that goes on with a
+The model has a state for each beginning of a phrase. Each word that continues with a
 phrase is given its boost at once (of several phrases that it may become, the largest
-one); where the phrase breaks off, the back-off arc takes back what was given in
-advance, and leads to the longest ending of what was said that begins a phrase again.
+one); where the phrase breaks off, the back-off arc takes back the discount given in
+advance, and leads to the longest suffix of the words that begins a phrase again.
 
 Source: Aho and Corasick 1975, "Efficient string matching" (failure arcs).
 """

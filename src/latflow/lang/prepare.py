@@ -73,7 +73,7 @@ def make_lang(
         out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst
             oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
             markers) and the lists of `phones/`; `lexiconp_silprob.txt silprob.txt` too
-            if the lexicon tells of silence around words, which L then has.
+            if the lexicon has probabilities of silence around words, which L then has.
         options: phones, topology and silence; their `lexicon` is not read.
         generated: table of the entries that `complete_lexicon` has added to the
             lexicon, which then has probabilities; copied to `generated.tsv`.
@@ -135,8 +135,8 @@ def make_lm(
         text: manifests (`cuts.jsonl.gz`) of the training set, for the type
             `transcripts`.
         adds_words: whether searches may get words: then words of the text that the
-            lexicon lacks are n-grams of `<unk>` beside the others, which stay as they
-            are; unless the options name a word for them.
+            lexicon lacks are n-grams of `<unk>` beside the others, which stay
+            unchanged; unless the options name a word for them.
 
     Raises:
         UserError: a file is missing or faulty, has no word of the lexicon, or there is
@@ -197,9 +197,9 @@ def _estimate(
 
     vocabulary, has_unknown = None, False
     if options.vocabulary == "lexicon":
-        said = {word for line in sentences() for word in line}
-        words = {*lang.speech_words, *filter(lang.is_known, said)} - {lang.oov_word}
-        vocabulary, has_unknown = sorted(words, key=str.encode), not said <= words
+        spoken = {word for line in sentences() for word in line}
+        words = {*lang.speech_words, *filter(lang.is_known, spoken)} - {lang.oov_word}
+        vocabulary, has_unknown = sorted(words, key=str.encode), not spoken <= words
 
     corpus = encode(
         sentences(),
@@ -384,7 +384,7 @@ OPTIONAL_LANG_FILES = (
 def import_lang(lang_dir: Path, out_dir: Path) -> None:
     """Take over a lang directory of Kaldi's, with `G.fst` if it has one (stage).
 
-    Words, phones and transducers are copied as they are, so that ids stay. What other
+    Words, phones and transducers are copied unchanged, so that ids stay. What other
     programs put there (other grammars, scratch folders) is left behind.
 
     Args:

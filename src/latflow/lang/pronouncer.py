@@ -74,7 +74,7 @@ class Pronouncer:
         reason = f": it does not know {characters}" if unknown else ""
         raise UserError(
             f"word {word}: the G2P model can't pronounce it{reason}",
-            remedy="give its phones (WORD PHONE PHONE ...), or spell it as it is said",
+            remedy="give its phones (WORD PHONE PHONE ...), or spell it by its sound",
         )
 
     def _unknown(self, word: str) -> list[str]:

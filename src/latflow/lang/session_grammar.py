@@ -146,7 +146,7 @@ def read_phrases(text: str) -> list[str]:
     """Read a list of phrases in JSON.
 
     Raises:
-        GrammarError: it is no list of strings.
+        GrammarError: it is not a list of strings.
     """
     try:
         found = json.loads(text.lstrip("\ufeff"))
@@ -161,7 +161,7 @@ def read_phrases(text: str) -> list[str]:
 
 
 def _no_phrase() -> GrammarError:
-    """Return the error about a grammar by which nothing can be said."""
+    """Return the error of a grammar that accepts no words."""
     return GrammarError("the grammar has no phrase", remedy="write at least one")
 
 
@@ -249,7 +249,7 @@ def _deterministic(graph: Graph) -> Graph:
         raise GrammarError(
             f"the grammar takes more than {bound} states, once each word tells where "
             "it stands",
-            remedy="let fewer words be said in several ways",
+            remedy="make it less ambiguous",
         )
     found = connect(Graph.from_fst(fst, is_emptied=True))
     return minimize_encoded(found) if found.num_states else found

@@ -115,7 +115,7 @@ def _edge(fields: list[str], number: int, path: Path) -> tuple[str, float]:
         is_right, key, value = False, "", 0.0
     if not is_right:
         raise UserError(
-            f"line {number} is none of <s>, </s>_s, </s>_n and overall with its number "
+            f"line {number} is not <s>, </s>_s, </s>_n or overall with its number "
             "(<s> and overall above 0 and below 1, the others above 0)",
             file=path,
             remedy="copy the file that belongs to the lexicon, or remove it",

@@ -91,12 +91,6 @@ def special_names(lexicon: Lexicon, options: LangOptions) -> SpecialNames:
     return names
 
 
-def ordinary_words(lexicon: Lexicon) -> list[str]:
-    """Return the words that are neither silence nor noise by their look, sorted."""
-    special = {e.word for e in lexicon.entries if is_special(e)}
-    return [word for word in lexicon.words if word not in special]
-
-
 def _stated(options: LangOptions) -> SpecialNames:
     """Return the names by the options, and the usual ones where they are None."""
     fields = SpecialNames.__dataclass_fields__
@@ -105,7 +99,7 @@ def _stated(options: LangOptions) -> SpecialNames:
 
 
 class _Finder:
-    """What a lexicon tells of silence and noise."""
+    """What a lexicon says about silence and noise."""
 
     def __init__(self, lexicon: Lexicon, options: LangOptions) -> None:
         self.lexicon = lexicon

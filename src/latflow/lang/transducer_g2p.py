@@ -279,9 +279,9 @@ def _code_points(fst: Graph) -> dict[str, int]:
     """Return letters and labels of a transducer whose labels are code points.
 
     Raises:
-        UserError: a label is no code point.
+        UserError: a label is not a code point.
     """
     labels = sorted(set(fst.ilabel.tolist()) - {0})
     if any(not 0 < label <= 0x10FFFF or 0xD800 <= label <= 0xDFFF for label in labels):
-        raise UserError("input labels that are no letters", remedy=_REMEDY)
+        raise UserError("input labels that are not letters", remedy=_REMEDY)
     return {chr(label): label for label in labels}

@@ -239,8 +239,8 @@ def linear_paths(
 ) -> CompactLattice:
     """Return the lattice of some paths that share nothing but its start and its end.
 
-    A word has an arc of its own, up to the next word; the first arc of a path has the
-    costs of the whole path.
+    A word has its own arc, up to the next word; the first arc of a path has the costs
+    of the whole path.
 
     Args:
         paths: at least one, all over as many frames, at least one.

@@ -222,7 +222,7 @@ def _arc_accuracies(
     is_silent: np.ndarray,
     one_silence_class: bool,  # noqa: FBT001 - a kernel has no keywords
 ) -> np.ndarray:
-    """Tell which arcs are right.
+    """Return which arcs are right.
 
     Args:
         arc_begin: int64[S + 1].

@@ -354,7 +354,7 @@ def _inner_states(
 def _depth_first(
     arc_begin: np.ndarray, next_state: np.ndarray, is_inner: np.ndarray
 ) -> np.ndarray:
-    """Sort the states that are no inner ones as OpenFst does (`TopSort`), int32[R].
+    """Sort the states that are not inner ones as OpenFst does (`TopSort`), int32[R].
 
     A depth-first walk from state 0 takes arcs in their order; the state that it leaves
     last comes first.

@@ -244,7 +244,7 @@ class Lattice(_WordLattice):
 
         A state inside such a path has one arc in and one without a word out, and is not
         final. The costs of a path are added up in float32. No path is lost or merged:
-        this is no determinization. States are numbered as Kaldi numbers them.
+        this is not a determinization. States are numbered as Kaldi numbers them.
 
         Source: Kaldi `fstext/lattice-utils-inl.h` (`ConvertLattice`),
         `fstext/factor-inl.h` (`Factor`).

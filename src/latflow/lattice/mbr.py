@@ -178,7 +178,8 @@ def minimum_bayes_risk(
             are (about 1 / LMWT).
         decode_mbr: whether to improve the words; if not, they stay those of the best
             path (or `words`), and get their confidences.
-        print_silence: whether bins whose best entry is no word are listed, as word 0.
+        print_silence: whether bins whose best entry is not a word are listed, as word
+            0.
         words: the words to begin with; None for those of the best path.
 
     Raises:
@@ -208,7 +209,7 @@ def minimum_bayes_risk(
 
 
 def _is_settled(sausage: Sausage, positions: np.ndarray) -> bool:
-    """Tell whether no position has a word that is likelier than the present one."""
+    """Return whether no position has a word that is likelier than the present one."""
     present = sausage.entries_of(positions)
     best = sausage.posterior[sausage.best_entries()]
     return bool((present >= 0).all() and (sausage.posterior[present] == best).all())

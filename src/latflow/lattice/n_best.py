@@ -153,7 +153,7 @@ class _Search:
         )
         self._open = [start]
         # The best costs, at most n, of sequences that exist: no hypothesis is the
-        # beginning of another one, so each stands for a sequence of its own.
+        # beginning of another one, so each stands for its own sequence.
         self._least = [start.cost]
 
     def run(self) -> list[tuple[float, np.ndarray]]:

@@ -6,7 +6,7 @@ path from the start to state s against the first j words of the reference,
 
     edits[t, j] = min over arcs (s, w, t) of  edits[s, j - 1] + (w != reference[j]),
                                               edits[s, j] + 1          (w is inserted),
-                                              edits[s, j]              (w is no word),
+                                              edits[s, j] (w is not a word),
                   and of                      edits[t, j - 1] + 1  (a word is deleted),
 
 in time and memory proportional to arcs, or states, times words of the reference. Of

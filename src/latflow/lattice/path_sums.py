@@ -40,7 +40,7 @@ from latflow.errors import UserError
 from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 
-_BIG = 2.0**500  # sums beyond it are begun anew with better potentials
+_BIG = 2.0**500  # sums beyond it are begun again with better potentials
 _NONE_IS_BAD = -1  # in place of the number of a bad cost
 
 
@@ -109,7 +109,7 @@ def best_costs(arcs: ScaledArcs) -> np.ndarray:
     """Return the cost of the best path from the start to each state.
 
     Returns:
-        float64[S + 1]; inf where there is none; that to the end in the last entry.
+        float64[S + 1]; inf without one; that to the end in the last entry.
 
     Raises:
         UserError: no path leads to a final state.

@@ -7,7 +7,7 @@ otherwise.
 
 In Kaldi's text archives an utterance is a line with `[ id weight id weight ... ] ` for
 each frame. Binary is the number of frames, then for each frame the number of its pairs
-and the pairs, each number behind a byte that tells its width; weights are float32.
+and the pairs, each number behind a byte with its width; weights are float32.
 
 Source: Kaldi `hmm/posterior.{h,cc}`.
 """
@@ -91,7 +91,7 @@ class FramePosteriors:
             model: what the ids are transition-ids of.
 
         Raises:
-            UserError: an id is no transition-id of the model.
+            UserError: an id is not a transition-id of the model.
         """
         check_ids(self.ids, model, "posteriors")
         return _merged(self.frame_begin, model.pdf[self.ids], self.weights)
@@ -214,7 +214,7 @@ def _arcs_by_frame(
     Args:
         arc_begin: int64[S + 1].
         frame: int32[S].
-        transition_id: int32[A]; 0 where there is none.
+        transition_id: int32[A]; 0 without one.
         weights: float64[A].
         num_frames: T; dead ends can be longer, and are left out.
 
@@ -309,7 +309,7 @@ def write_posteriors(
     *,
     binary: bool = True,
 ) -> None:
-    """Write a Kaldi archive of posteriors, whole or not at all; weights as float32.
+    """Write a Kaldi archive of posteriors atomically; weights as float32.
 
     Args:
         path: the archive; gzipped if its name ends in `.gz`.
@@ -368,7 +368,7 @@ def _read_text(reader: KaldiReader) -> FramePosteriors:
     try:
         ids, weights = numbers[0::2].astype(np.int32), numbers[1::2].astype(np.float64)
     except (OverflowError, ValueError) as error:
-        reader.fail(f"posteriors with a word that is no number: {error}")
+        reader.fail(f"posteriors with a word that is not a number: {error}")
     begin = np.concatenate([[0], np.cumsum(counts // 2)]).astype(np.int64)
     return FramePosteriors(begin, ids, weights)
 

@@ -8,8 +8,8 @@ with the histories that the two models keep: an arc with a word w leads
     (s, old, new)  ->  (t, old after w, new after w),
     graph cost + lm_scale * (new cost of w - old cost of w),
 
-an arc without a word leaves both histories as they are, and at a final state both
-models end the sentence. Only the states that are reached are made.
+an arc without a word leaves both histories unchanged, and at a final state both models
+end the sentence. Only the states that are reached are made.
 
 Of each model the path is taken that it gives to a sentence: back-off arcs count only
 where a word is not listed. (A search in a graph made of `G.fst` may also take a
@@ -245,7 +245,7 @@ def _slot(nodes: np.ndarray, table: np.ndarray, key: tuple[int, int, int]) -> in
 
     Args:
         nodes: int64[., 6].
-        table: int64[2^k], number of a node, -1 where there is none.
+        table: int64[2^k], number of a node, -1 without one.
         key: lattice state, old and new history.
     """
     mixed = np.uint64(key[0]) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,9 +1,9 @@
-"""Leaving out words of a lattice that are not sure enough.
+"""Removal of uncertain words from a lattice.
 
-A word that was brought for a session is heard where it was not said as soon as it is
-expected enough to be found where it was. How much it costs more than the best path does
-not tell the two apart as well as its posterior: many paths that differ a little may
-speak against it.
+A word that is added for a session and boosted enough to be found where it was spoken is
+also inserted elsewhere. Its posterior separates the two better than the difference of
+its cost to that of the best path does: many slightly different paths may speak against
+it.
 
 Source: Wessel et al. 2001, "Confidence measures for large vocabulary continuous speech
 recognition" (posteriors of words as sums over arcs that overlap).
@@ -39,7 +39,7 @@ def without_unsure_words(
         acoustic_scale: factor on acoustic costs.
 
     Returns:
-        The lattice of the other paths; the given one where there are none.
+        The lattice of the other paths; the given one if there are none.
 
     Raises:
         UserError: no path leads to a final state, or a cost is NaN or -inf.

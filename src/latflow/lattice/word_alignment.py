@@ -2,8 +2,8 @@
 
 In a decoder's lattice a word's label stands somewhere near the word: determinization of
 the graph and of the lattice moves labels and transition-ids. Here the paths are divided
-anew, so that each arc carries one word and just the transition-ids of its phones, or no
-word and those of a silence. Word sequences, transition-ids and costs of paths stay.
+again, so that each arc carries one word and just the transition-ids of its phones, or
+no word and those of a silence. Word sequences, transition-ids and costs of paths stay.
 
 A state of the new lattice is a state of the old one together with what has been read on
 a path to it and not yet been output (see `latflow.lattice.word_units`). Costs are

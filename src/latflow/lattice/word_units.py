@@ -117,12 +117,12 @@ class Rule(ABC):
             is_end: whether the path ends behind it.
 
         Raises:
-            UserError: the transition-ids are no sequence of phones.
+            UserError: the transition-ids are not a sequence of phones.
         """
 
     @abstractmethod
     def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
-        """Tell whether to read on though these units could be output."""
+        """Return whether to read on though these units could be output."""
 
     @abstractmethod
     def advance(
@@ -132,7 +132,7 @@ class Rule(ABC):
 
     @abstractmethod
     def is_silence(self, phone: int) -> bool:
-        """Tell whether a phone belongs to no word."""
+        """Return whether a phone belongs to no word."""
 
     def forced(self, state: ComputationState) -> list[Unit]:
         """Return the rest at the end of a path as one unit; none if no frame is left.
@@ -209,7 +209,7 @@ class BoundaryRule(Rule):
         return ComputationState(state.ids + ids, words)
 
     def is_silence(self, phone: int) -> bool:
-        """Tell whether it is a nonword phone."""
+        """Return whether it is a nonword phone."""
         return phone in self._silences
 
 
@@ -249,7 +249,7 @@ class LexiconRule(Rule):
         return found
 
     def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
-        """Tell whether the phones may be the beginning of the first word."""
+        """Return whether the phones may be the beginning of the first word."""
         del units
         if not state.words or not state.ids:
             return True
@@ -269,7 +269,7 @@ class LexiconRule(Rule):
         return ComputationState(state.ids + ids, words, len(phones), not state.words)
 
     def is_silence(self, phone: int) -> bool:
-        """Tell whether it is the phone between words."""
+        """Return whether it is the phone between words."""
         return phone == self._silence
 
     def _entries(self, word: int) -> set[tuple[int, ...]]:
@@ -292,7 +292,7 @@ class LexiconRule(Rule):
 
 
 def _fault(fault: int) -> UserError:
-    """Return the error that says why transition-ids are no words."""
+    """Return the error that says why transition-ids are not words."""
     return UserError(
         _FAULTS[fault],
         remedy="align with the model, the lang directory and the setting of reorder "

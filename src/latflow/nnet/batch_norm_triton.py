@@ -28,7 +28,7 @@ _SPLITS = 64  # programs that share out the frames; a power of 2
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel; not anew for each number of frames."""
+    """Compile a kernel; not again for each number of frames."""
     known = inspect.signature(function).parameters
     frames = [name for name in ("num_rows", "frames") if name in known]
     return triton.jit(function, do_not_specialize=frames)

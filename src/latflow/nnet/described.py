@@ -24,7 +24,7 @@ from latflow.yaml_files import read_yaml
 DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
 
 
-#: A file with a description, or what stands in it.
+#: A file with a description (`latflow.nnet.description`), or what stands in it.
 Described = str | Path | Mapping[str, Any]
 
 
@@ -45,7 +45,7 @@ class OutputLoss:
 
     @property
     def is_decodable(self) -> bool:
-        """Return whether it can be decoded: it tells a tree's pdfs, or units."""
+        """Return whether it can be decoded: it scores a tree's pdfs, or units."""
         if self.name == "ce":
             return self.target == "pdf"
         return self.name in {"attention", "ctc", "lfmmi"}
@@ -81,13 +81,10 @@ _FACTORS: dict[str, tuple[type[Options], str]] = {
 def described_subsampling(source: Described) -> int:
     """Return the subsampling of the network that a file describes.
 
-    Nothing else of the description is checked: a layer that is none counts as 1.
-
-    Args:
-        source: see `latflow.nnet.description`.
+    Nothing else of the description is checked: an invalid layer counts as 1.
 
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     layers = _layers_of(_read_config(source))
     ends = [name for name, layer in layers.items() if _is_output(layer)]
@@ -99,11 +96,8 @@ def described_outputs(source: Described) -> dict[str, OutputLoss]:
 
     Nothing else of the description is checked.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     config = _read_config(source)
     found = {}
@@ -122,11 +116,8 @@ def described_outputs(source: Described) -> dict[str, OutputLoss]:
 def described_sample_rates(source: Described) -> dict[str, int]:
     """Return the sample rates that layers of a network are for, Hz, by layer.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     rates = _given(source, "sample_rate")
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
@@ -135,11 +126,8 @@ def described_sample_rates(source: Described) -> dict[str, int]:
 def described_licences(source: Described) -> list[str]:
     """Return the texts of the licences of pretrained encoders in a trained network.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     return list(dict.fromkeys(map(str, _given(source, "licence").values())))
 
@@ -147,11 +135,8 @@ def described_licences(source: Described) -> list[str]:
 def described_parts(source: Described) -> dict[str, str]:
     """Return the features that layers take of those side by side, by layer.
 
-    Args:
-        source: see `latflow.nnet.description`.
-
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     given = _given(source, "features", {"slice"})
     return {name: str(features) for name, features in given.items()}
@@ -161,11 +146,11 @@ def described_layers(source: Described, behind: str | None = None) -> list[str]:
     """Return the names of a network's layers that share no other's parameters.
 
     Args:
-        source: see `latflow.nnet.description`.
+        source: the description.
         behind: a layer; those that it needs, and itself. None for all.
 
     Raises:
-        UserError: no YAML.
+        UserError: it is not YAML.
     """
     layers = _layers_of(_read_config(source))
     needed = set(layers) if behind is None else _needed_by(behind, layers)
@@ -182,7 +167,7 @@ def fused_layer(number: int, layer: str) -> str:
 
 
 def write_description(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Write a description as a file; one that is there alike stays as it is."""
+    """Write a description as a file; one that is there alike stays unchanged."""
     path = Path(path)
     text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -191,13 +176,13 @@ def write_description(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def _read_config(source: Described) -> Mapping[str, Any]:
-    """Return a description; empty where it is no mapping."""
+    """Return a description; empty where it is not a mapping."""
     config = source if isinstance(source, Mapping) else read_yaml(source)
     return config if isinstance(config, Mapping) else {}
 
 
 def _layers_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the layers of a description; none where they are no mapping."""
+    """Return the layers of a description; none where they are not a mapping."""
     layers = config.get("layers")
     return layers if isinstance(layers, Mapping) else {}
 

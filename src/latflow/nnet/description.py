@@ -335,7 +335,7 @@ def _inputs(given: Any, location: Location) -> tuple[str, ...]:
 
 
 def _has_classes(class_name: str, given: Mapping[str, Any]) -> bool:
-    """Tell whether a layer's size is its target's number of classes."""
+    """Return whether a layer's size is its target's number of classes."""
     is_linear = class_name == "linear" and "loss" in given and "size" not in given
     return class_name == "output" or is_linear
 
@@ -425,7 +425,7 @@ def _decoded(
     possible = [name for name, loss in outputs.items() if loss.is_decodable]
     if named is not None and named not in possible:
         hint = f"name one of: {', '.join(possible)}" if possible else "leave it out"
-        raise location.error(f"decode: {named!r} is no output that can be", hint)
+        raise location.error(f"decode: {named!r} is not an output that can be", hint)
     return named or next(iter(possible), ends[0])
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of the rows of a batch, each row's from a key of its own.
+"""Random numbers of the rows of a batch, each row's from its own key.
 
 A row has the same numbers in any batch, on any rank and device. They are those of a
 counter: number i of a key is a hash of the two, so that nothing has a state and all

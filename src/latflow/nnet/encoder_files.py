@@ -30,13 +30,13 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         what: it is to be, for messages.
 
     Raises:
-        UserError: it is none, or was not fetched.
+        UserError: it is not readable, or was not fetched.
     """
     return read_json(path, dict, what, "fetch it again")
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any] | None:
-    """Return how what an encoder reads was made; None where nothing tells it.
+    """Return how an encoder's input was computed; None if unknown.
 
     Raises:
         UserError: a file is garbled.
@@ -55,7 +55,7 @@ def sample_rate_of(folder: str | Path) -> int | None:
     """Return the sample rate that an encoder is for, Hz; None where none is stated.
 
     Raises:
-        UserError: what is stated is none, or a file is garbled.
+        UserError: a value is invalid, or a file is garbled.
     """
     rate = (read_preprocessing(Path(folder)) or {}).get("sampling_rate")
     if rate is not None and not isinstance(rate, int | float):

@@ -129,7 +129,7 @@ def kind_of(config: Mapping[str, Any]) -> EncoderKind:
     found = KINDS.get(str(config.get("model_type")))
     if found is None:
         known = ", ".join(KINDS)
-        raise ValueError(f"model_type {config.get('model_type')!r} is none of {known}")
+        raise ValueError(f"model_type {config.get('model_type')!r} is not {known}")
     return found
 
 
@@ -163,7 +163,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     missing = {"conv_stride", "num_attention_heads"} - {*given}
     if bundle is not None and missing:
         raise UserError(
-            f"does not tell {' and '.join(sorted(missing))} of an encoder of its size",
+            f"lacks {' and '.join(sorted(missing))} of an encoder of its size",
             file=bundle,
             remedy=f"write a {CONFIG} with them beside it",
         )
@@ -191,7 +191,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that no encoder can be made of, as far as its parts tell.
+    """Refuse a folder that no encoder can be made of, as far as its parts show.
 
     Raises:
         UserError: a file is missing, garbled, or of something else. Not where the
@@ -203,9 +203,9 @@ def check_folder(folder: str | Path) -> None:
 
 
 def licence_of(folder: str | Path) -> str:
-    """Return the text of an encoder's licence; of README.md, where that alone tells it.
+    """Return the text of an encoder's licence; of README.md, where only that has it.
 
-    A folder that tells nothing gives an empty text, and a warning.
+    A folder without one gives an empty text, and a warning.
     """
     folder = Path(folder)
     for pattern in _LICENCES:
@@ -215,12 +215,12 @@ def licence_of(folder: str | Path) -> str:
     for line in _text(readme).splitlines() if readme.is_file() else []:
         if line.startswith("license:"):
             return f"{line.partition(':')[2].strip()} (of the encoder's README.md)\n"
-    log.warning("%s tells no licence: packages will not either", folder)
+    log.warning("%s names no licence: packages will not either", folder)
     return ""
 
 
 def digest_of_weights(folder: str | Path) -> str:
-    """Return what tells the parameters of a folder from others."""
+    """Return a key of the parameters of a folder."""
     digest = hashlib.sha256()
     for path in _weight_files(Path(folder)):
         digest.update(file_digest(path).encode())
@@ -253,7 +253,7 @@ def make_model(config: Mapping[str, Any]) -> Any:
     except Exception as error:  # of values of a stranger's it may be any
         what = " ".join(str(error).split())
         raise ValueError(f"config makes no encoder: {what[:200]}") from error
-    # masks are drawn by the layer, so that a training that goes on has the same ones
+    # masks are drawn by the layer, so that a training that continues has the same ones
     made.apply_spec_augment, made.mask_time_prob, made.mask_feature_prob = (
         True,
         0.0,
@@ -307,11 +307,11 @@ def _tensors(
         }
         others = [name for name in found if name not in wanted]
         if others:
-            raise UserError(f"{others[0]} is no parameter of the encoder", file=path)
+            raise UserError(f"{others[0]} is not a parameter of the encoder", file=path)
         return [*found.items()]
     try:
         with safe_open(path, "pt") as file:
-            names = {stored: _own_name(stored, kind) for stored in file.keys()}  # noqa: SIM118 - it is no mapping
+            names = {stored: _own_name(stored, kind) for stored in file.keys()}  # noqa: SIM118 - it is not a mapping
             return [(n, file.get_tensor(x)) for x, n in names.items() if n in wanted]
     except (OSError, SafetensorError) as error:
         what = " ".join(str(error).split())
@@ -334,7 +334,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the files with parameters.
 
     Raises:
-        UserError: there are none, or only such that could run code when they are read.
+        UserError: none were found, or only such that could run code when they are read.
     """
     index = folder / f"{WEIGHTS}.index.json"
     bundle = _torchaudio_file(folder)

@@ -93,5 +93,5 @@ def _bytes_kept(network: Network, frames: int) -> int:
 
 
 def _id_of(tensor: Tensor) -> int:
-    """Return what tells the storage of a tensor from others while they live."""
+    """Return a key of the storage of a tensor, unique while it lives."""
     return tensor.untyped_storage()._cdata

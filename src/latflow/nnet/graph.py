@@ -153,7 +153,7 @@ class LayerGraph(nn.Module):
             self._connect_state(layer, layer.initial_state, module)
 
     def _connect_state(self, layer: LayerDescription, name: str, module: Layer) -> None:
-        """Have a layer begin with the state that another ends in: it sees all."""
+        """Start a layer with the state that another ends in: it sees all."""
         source = next(one for one in self.plan.layers if one.name == name)
         giver = self.module_of(source)
         if giver.state_form != module.state_form or module.state_form == "none":

@@ -1,15 +1,15 @@
-"""A word language model: an LSTM that tells the next word from those before it.
+"""A word language model: an LSTM that predicts the next word from those before it.
 
-Its classes are the sentence end and the words of its vocabulary. A word outside is
-heard (all such words share an embedding) and has no probability itself, as in n-gram
-models with a closed vocabulary; of the words within and the sentence end the
-probabilities sum to one after any history. So perplexities over the same words may be
-compared with those of n-grams, and be mixed:
+Its classes are the sentence end and the words of its vocabulary. A word outside is an
+input (all such words share an embedding) but has no probability, as in n-gram models
+with a closed vocabulary; of the words within and the sentence end the probabilities sum
+to one after any history. So perplexities over the same words may be compared with those
+of n-grams, and be mixed:
 
     p(w | h) = weight p_neural(w | h) + (1 - weight) p_ngram(w | h).
 
 A folder holds `weights.safetensors`, `words.txt` (a word a line, in the order of the
-classes, the sentence end first) and `meta.json` (options, and what training tells).
+classes, the sentence end first) and `meta.json` (options, and facts of training).
 
 Source: Mikolov et al. 2010 (recurrent models, interpolation); Press & Wolf 2017 (shared
 embeddings); Jelinek & Mercer 1980 (the weight, by expectation maximization).
@@ -125,7 +125,7 @@ class NeuralLm:
         network: in evaluation mode, on its device.
         words: class -> word; the first is `</s>`.
         options: of the layers.
-        meta: what training tells.
+        meta: facts of training.
     """
 
     network: WordLstm
@@ -169,7 +169,7 @@ class NeuralLm:
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Write the folder, whole or not at all."""
+        """Write the folder atomically."""
         state = self.network.state_dict()
         weights = {name: v.detach().to("cpu", copy=True) for name, v in state.items()}
         meta = {**self.meta, "options": self.options.values()}

@@ -306,8 +306,8 @@ class Layer(nn.Module, ABC):
         COMBINE: how several inputs become one: `concat` (side by side), `add`, or
             `multiply`.
         STACK: the option that says how many copies stand one after another, if any.
-        IS_DEEP: whether layer-wise pretraining counts it as a layer of its own; others
-            (a norm, dropout, splicing) come with the layer before them.
+        IS_DEEP: whether layer-wise pretraining counts it as its own layer; others (a
+            norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
         PADS_ZEROS: whether zeros that stand before and behind a sequence, as context,
@@ -323,7 +323,7 @@ class Layer(nn.Module, ABC):
             to or from the processor, random numbers are the batch's or torch's. It is
             not inherited.
         HAS_CLASSES: whether it takes the number of its target's classes as a third
-            argument; what it gives is what its loss goes on with, not their scores.
+            argument; what it gives is what its loss continues with, not their scores.
         HAS_OWN_START: whether it sets its parameters itself, where others of latflow
             start as `latflow.nnet.graph.initialize` says.
 
@@ -419,10 +419,10 @@ class LayerError(ValueError):
 
 
 def check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
-    """Refuse what a layer gives if it is not of the shape that the layer tells.
+    """Refuse an output of a layer that does not have the shape that it declares.
 
     Raises:
-        ValueError: it is no `Padded`, or has other sizes.
+        ValueError: it is not a `Padded`, or has other sizes.
     """
     if not isinstance(found, Padded):
         raise TypeError(f"gives {type(found).__name__}, not a Padded batch")

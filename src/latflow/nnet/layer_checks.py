@@ -71,7 +71,7 @@ def check_in_loop(layer: LayerDescription) -> None:
         options.direction != "forward" or options.unit == "associative"
     ):
         raise layer.location.error(
-            "inside a loop a layer of class rec goes on from frame to frame",
+            "inside a loop a layer of class rec continues from frame to frame",
             "set direction: forward, and unit: lstm or gru",
         )
 

@@ -33,7 +33,7 @@ class Loop(Layer):
     frame before, zeros for the first frame (RETURNN's `rec` whose `unit` is a network).
     Inside may stand the classes `linear`, `activation`, `add`, `multiply`, `concat`,
     `slice`, `dropout`, `layer_norm`, `embedding`, and `rec` with `direction: forward`,
-    which goes on from its own state.
+    which continues from its own state.
 
     Layers that are in no circle are computed for all frames at once.
     """
@@ -179,8 +179,8 @@ def _sizes(plan: Plan, dim: int) -> dict[str, int]:
     """Return the numbers a frame of the layers of a loop, found without making them.
 
     What is read of the frame before may depend on itself: of layers whose inputs are of
-    one size, any input that is known tells it. Layers whose size follows from nothing
-    are left out.
+    one size, any input that is known determines it. Layers whose size follows from
+    nothing are left out.
 
     Args:
         plan: the layers inside.

@@ -10,7 +10,7 @@
   log_likelihoods` says that the outputs themselves are log-likelihoods (as LF-MMI
   trains them), else they are turned into posteriors by a softmax; `ctc` that these are
   of labels and the blank, whose sums over paths are probabilities of transcripts;
-  `attention` that a decoder tells `units`, and there are no scores of frames
+  `attention` that a decoder predicts `units`, and there are no scores of frames
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network, log_likelihoods_of
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.streams import Memory
-from latflow.user_code import is_told, trusting
+from latflow.user_code import is_trust_decided, trusting
 
 PRIORS = "priors.npy"
 TREE = ("final.mdl", "tree")
@@ -55,7 +55,7 @@ class AcousticNetwork:
 
     Attributes:
         network: in evaluation mode.
-        log_priors: float32 [K] on the network's device; None where there are none.
+        log_priors: float32 [K] on the network's device; None without any.
         meta: the contents of meta.json.
     """
 
@@ -79,7 +79,7 @@ class AcousticNetwork:
         """Return what normalizes the features that the network reads.
 
         Raises:
-            UserError: meta.json does not tell it, or for other features.
+            UserError: meta.json does not have it, or for other features.
         """
         found = Normalizer.from_meta(self.meta.get("normalization"))
         if found.mean is not None and len(found.mean) != self.network.dim_in:
@@ -206,14 +206,14 @@ def save_model(
     priors: np.ndarray | None,
     meta: Mapping[str, Any],
 ) -> None:
-    """Write a model folder, whole or not at all.
+    """Write a model folder atomically.
 
     Args:
         folder: where; what stands there is replaced.
         network: the network.
         description: what it was made from.
         priors: [K], shares or counts of the first output's classes; made to sum to 1.
-            None where there are none.
+            None without any.
         meta: more for meta.json, values that JSON knows.
 
     Raises:
@@ -257,7 +257,7 @@ def keep_decoded(folder: Path) -> None:
     """Take out of a model what its decoded output does not need.
 
     Outputs that only help training go, and the layers that they alone need. Scores
-    stay, to the bit; a model without such layers stays as it is.
+    stay, to the bit; a model without such layers stays unchanged.
 
     Args:
         folder: the model folder, which changes.
@@ -301,7 +301,7 @@ def load_model(
         UserError: a file is missing or broken, or they do not belong together; or it
             lies in a package and names code that nobody has trusted.
     """
-    if not is_told() and (Path(folder).parent / "package.json").is_file():
+    if not is_trust_decided() and (Path(folder).parent / "package.json").is_file():
         with trusting(False):  # noqa: FBT003 - its only argument
             return _load_model(Path(folder), device)
     return _load_model(Path(folder), device)
@@ -446,7 +446,7 @@ def check_is_none_of(out_dir: str | Path, folders: Sequence[str | Path]) -> None
         raise UserError(
             "is to be read and replaced",
             file=out_dir,
-            remedy="write to a folder that is none of the models'",
+            remedy="write to a folder that holds no model of these",
         )
 
 

@@ -335,7 +335,7 @@ class Network(nn.Module):
         """The output with a decoder, and the decoder.
 
         Raises:
-            UserError: there is none.
+            UserError: none was found.
         """
         for name, output in self.outputs.items():
             if output.loss.name == "attention":
@@ -379,8 +379,8 @@ class Network(nn.Module):
             names: of layers, `*` for any part of a name.
 
         Raises:
-            UserError: a name that no layer with a module of its own has, or nothing is
-                left to learn.
+            UserError: a name that no layer with its own module has, or nothing is left
+                to learn.
         """
         names, layers = tuple(names), list(self.body.layers)
         for name in names:

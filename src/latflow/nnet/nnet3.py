@@ -6,8 +6,8 @@ frames that the outputs need, so that strides of layers only widen the shifts be
 them. Every affine map becomes a `FixedAffineComponent`, batch normalization with its
 running statistics a scale and an offset: the same numbers, to be run, not trained on.
 
-The i-vector that follows the features of a frame is an input of its own, of which Kaldi
-has one at a time: `ReplaceIndex(ivector, t, 0)`.
+The i-vector that follows the features of a frame is its own input, of which Kaldi has
+one at a time: `ReplaceIndex(ivector, t, 0)`.
 
 Beyond an utterance's ends Kaldi repeats the features' first and last frame, as
 networks with `edges: repeat` do; others cannot be written.
@@ -245,7 +245,7 @@ def _check(model: AcousticNetwork) -> None:
     network, description = model.network, model.network.description
     if not model.gives_log_likelihoods:
         raise UserError(
-            "the outputs are no log-likelihoods: nnet3 export is for LF-MMI",
+            "the outputs are not log-likelihoods: nnet3 export is for LF-MMI",
             file=description.file,
             remedy="name a network of type lfmmi, or one trained on top of it",
         )
@@ -259,7 +259,7 @@ def _check(model: AcousticNetwork) -> None:
     kind = model.normalizer.kind
     if kind not in {"none", "global"}:
         raise UserError(
-            f"normalization {kind} needs the whole utterance, which nnet3 has not",
+            f"normalization {kind} needs the whole utterance, which nnet3 lacks",
             file=description.file,
             remedy="train with data.normalization: global",
         )

@@ -79,7 +79,7 @@ def _zeros(rows: int, columns: int) -> np.ndarray:
 def _permute(component: Component) -> _Map:
     columns = component.values["ColumnMap"]
     if sorted(columns.tolist()) != list(range(len(columns))):
-        raise ValueError("<ColumnMap> is no permutation")
+        raise ValueError("<ColumnMap> is not a permutation")
     matrix = _zeros(len(columns), len(columns))
     matrix[np.arange(len(columns)), columns] = 1.0
     return _map_of(matrix, None)

@@ -160,7 +160,7 @@ class _Builder:
         return dim, self._dims[FRAME] - dim
 
     def _has_ivectors(self) -> bool:
-        """Tell whether a node reads i-vectors."""
+        """Return whether a node reads i-vectors."""
         nodes = self._file.nodes
         if nodes.get(_IVECTOR) is None or nodes[_IVECTOR].kind != "input":
             return False
@@ -264,7 +264,7 @@ def _what(node: Node, component: Component, operation: Operation) -> tuple[What,
 
 
 def _scale_and_offset(component: Component) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a component multiplies by and adds; empty: it is none of these."""
+    """Return what a component multiplies by and adds; empty for other components."""
     kind, values = component.type, component.values
     if kind == "FixedScaleComponent":
         scale = values["Scales"]

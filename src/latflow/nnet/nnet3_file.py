@@ -30,7 +30,7 @@ _VALUES = re.compile(r"([a-z][a-z-]*)=(.*?)(?=\s+[a-z][a-z-]*=|\s*$)")
 class Term:
     """A node in a sum: `scale` times its frame `offset` frames later.
 
-    With `is_fixed` its frame 0, whatever the frame: shifts leave it as it is.
+    With `is_fixed` its frame 0, whatever the frame: shifts leave it unchanged.
     """
 
     node: str
@@ -110,7 +110,7 @@ def read_nnet3(reader: KaldiReader) -> Nnet3File:
 
 
 def _read_end(reader: KaldiReader) -> None:
-    """Read the context, which nodes tell too, and refuse priors."""
+    """Read the context, which nodes imply too, and refuse priors."""
     for token in ("<LeftContext>", "<RightContext>"):
         reader.expect(token)
         reader.int32()
@@ -123,7 +123,7 @@ def _text(reader: KaldiReader, raw: bytes) -> str:
     try:
         return raw.decode("ascii")
     except UnicodeDecodeError:
-        reader.fail("bytes that are no text where a line of nodes is expected")
+        reader.fail("bytes that are not text where a line of nodes is expected")
 
 
 # -- nodes ---------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _node(reader: KaldiReader, line: str) -> Node:
     def number(key: str) -> int:
         text = values.get(key, "")
         if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-            reader.fail(f"node {name}: {key} is no number: '{text[:40]}'")
+            reader.fail(f"node {name}: {key} is not a number: '{text[:40]}'")
         return int(text)
 
     if kind == "input-node":
@@ -149,7 +149,7 @@ def _node(reader: KaldiReader, line: str) -> Node:
         dim, begin = number("dim"), number("dim-offset")
         return Node(name, "range", parts, dim=dim, begin=begin)
     if kind not in {"component-node", "output-node"}:
-        reader.fail(f"'{kind[:40]}' is no kind of node")
+        reader.fail(f"'{kind[:40]}' is not a kind of node")
     component = values.get("component", "") if kind == "component-node" else ""
     if kind == "component-node" and not component:
         reader.fail(f"node {name} names no component")
@@ -164,7 +164,7 @@ def _descriptor(text: str) -> tuple[Part, ...]:
     """Read a descriptor.
 
     Raises:
-        ValueError: it is none, or one of those that are not read.
+        ValueError: it is invalid, or not supported.
     """
     words = _WORD.findall(text)[::-1]
     found = _expression(words)
@@ -184,7 +184,7 @@ def _expression(words: list[str], depth: int = 0) -> tuple[Part, ...]:
     if word in _OTHERS:
         raise ValueError(f"descriptor {word} is not read")
     if not _NAME.fullmatch(word):
-        raise ValueError(f"'{word[:40]}' is no descriptor")
+        raise ValueError(f"'{word[:40]}' is not a descriptor")
     return ((Term(word),),)
 
 
@@ -257,7 +257,7 @@ def _moved(parts: tuple[Part, ...], offset: int, scale: float) -> tuple[Part, ..
 
 def _whole(word: str) -> int:
     if not re.fullmatch(r"[-+]?\d{1,6}", word):
-        raise ValueError(f"'{word[:40]}' is no number of frames")
+        raise ValueError(f"'{word[:40]}' is not a number of frames")
     return int(word)
 
 
@@ -267,5 +267,5 @@ def _number(word: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"'{word[:40]}' is no scale")
+        raise ValueError(f"'{word[:40]}' is not a scale")
     return value

@@ -41,7 +41,7 @@ class Normalization:
     """(x - mean) / sqrt(variance + epsilon) * scale + offset.
 
     Attributes:
-        scale, offset: [D]; None where there are none.
+        scale, offset: [D]; None without any.
         is_plain: whether it is a scale and an offset alone.
     """
 

@@ -2,7 +2,7 @@
 
 All classes of Kaldi are read, whatever a network of ours computes (`COMPUTED`): a
 network has often parts that recognition does not need. Files of all ages are read:
-tokens stand in any order, and those that tell of training alone may be there or not.
+tokens stand in any order, and those of training only are optional.
 
 Source: Kaldi `nnet3/nnet-component-itf.cc` and
 `nnet3/nnet-{simple,tdnn,normalize,general,combined,convolutional,attention}-component.cc`
@@ -33,13 +33,13 @@ def read_component(reader: KaldiReader, name: str) -> Component:
     """Read a component.
 
     Raises:
-        UserError: it is cut, has a class or a token that Kaldi has not, or lacks what
+        UserError: it is cut, has a class or a token that Kaldi lacks, or lacks what
             recognition needs.
     """
     opening = reader.token()
     kind = opening.removeprefix("<").removesuffix(">")
     if kind not in COMPUTED and kind not in _STORED:
-        reader.fail(f"component {name}: '{kind[:60]}' is no class of components")
+        reader.fail(f"component {name}: '{kind[:60]}' is not a class of components")
     values: dict[str, Any] = {}
     while (token := reader.token()) not in _ENDS.get(kind, (f"</{kind}>",)):
         read = _READ_OF.get((kind, token)) or _READ.get(token)

@@ -119,7 +119,7 @@ class Normalizer:
         kind = given.get("type")
         if kind not in KINDS:
             raise UserError(
-                f"the model's meta.json tells of no known normalization: {kind!r}",
+                f"the model's meta.json has an unknown normalization: {kind!r}",
                 remedy=f"set normalization.type there to one of {', '.join(KINDS)}",
             )
         if kind != "global":

@@ -231,7 +231,7 @@ def read_layer_options(
             if (number := _largest(value)) > _MOST:
                 raise location.error(f"{name} has a number {number}, above {_MOST}")
         return options
-    if not first["loc"]:  # of the text: a character that is none, above all
+    if not first["loc"]:  # of the text, mostly an invalid character
         raise location.error(f"its options cannot be read: {first['msg']}")
     name, bounds = str(first["loc"][0]), first.get("ctx", {})
     facts, kind = facts_of(model)[name], first["type"]

@@ -87,7 +87,7 @@ def shallower(description: NetworkDescription, step: int) -> NetworkDescription:
 
 
 def _hidden(description: NetworkDescription) -> Iterator[LayerDescription]:
-    """Return the layers that are no outputs, in an order of computation."""
+    """Return the layers that are not outputs, in an order of computation."""
     return (layer for layer in description.plan.layers if not layer.loss)
 
 
@@ -165,7 +165,7 @@ def carry_over(before: Network, after: Network) -> list[str]:
 class Pretraining:
     """Layer-wise pretraining: a network that gets a layer more every few epochs.
 
-    What was learnt is kept; the optimizer starts anew with each layer.
+    What was learnt is kept; the optimizer starts again with each layer.
 
     Attributes:
         whole: the network at the end; its own parameters are used where a layer is new.

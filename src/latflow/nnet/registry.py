@@ -109,7 +109,7 @@ def layer_reference() -> str:
 
 
 def in_document(document: Path) -> str:
-    """Return a document with its list of layers made anew.
+    """Return a document with its list of layers made again.
 
     Args:
         document: Markdown with the comments `layers` and `end of layers`.

@@ -40,7 +40,7 @@ _COMMENTS = re.compile(r'("(?:\\.|[^"\\\n])*")|(?://|#)[^\n]*')
 
 @dataclass(frozen=True)
 class Code:
-    """An expression that is no literal.
+    """An expression that is not a literal.
 
     Attributes:
         text: what it is, with the line.
@@ -78,7 +78,7 @@ class ReturnnConfig:
         """Return the network's layers.
 
         Raises:
-            UserError: there is none, or code makes it.
+            UserError: none was found, or code makes it.
         """
         for name in ("network", "get_network"):
             if name in self.code:
@@ -91,7 +91,7 @@ class ReturnnConfig:
         found = self.values.get("network")
         if not isinstance(found, Mapping):
             raise UserError(
-                "no network: the setting `network` is no dictionary of layers",
+                "no network: the setting `network` is not a dictionary of layers",
                 file=self.file,
                 remedy="name a configuration of RETURNN with one",
             )
@@ -127,12 +127,12 @@ def _read_json(text: str, path: Path) -> ReturnnConfig:
     try:
         tree = ast.parse(_COMMENTS.sub(r"\1", text).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"no JSON: {error}", file=path, remedy="mend it") from None
+        raise UserError(f"no JSON: {error}", file=path, remedy="fix it") from None
     values = _value(tree.body, _JSON_NAMES)
     if code := code_in(values):
-        raise UserError(f"no JSON: {code.text}", file=path, remedy="mend it")
+        raise UserError(f"no JSON: {code.text}", file=path, remedy="fix it")
     if not isinstance(values, dict):
-        raise UserError("no JSON: no dictionary", file=path, remedy="mend it")
+        raise UserError("no JSON: no dictionary", file=path, remedy="fix it")
     values = {str(key): value for key, value in values.items()}
     if _is_network(values):  # alone, as RETURNN logs it and papers print it
         values = {"network": values}
@@ -140,7 +140,7 @@ def _read_json(text: str, path: Path) -> ReturnnConfig:
 
 
 def _is_network(values: Mapping[str, Any]) -> bool:
-    """Tell whether all that a file has is layers."""
+    """Return whether all that a file has is layers."""
     return bool(values) and all(
         isinstance(value, Mapping) and "class" in value for value in values.values()
     )

@@ -61,7 +61,7 @@ def finite(key: str, value: Any) -> float:
     """Return a number that a layer gives; refuse anything else, by its key."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
-        raise RefusedError(key, f"{value!r} is no number")
+        raise RefusedError(key, f"{value!r} is not a number")
     return float(value)
 
 
@@ -92,12 +92,12 @@ class Keys:
         return self.given[key]
 
     def rename(self, key: str, text: str) -> None:
-        """Say where the value of a key stands now."""
+        """Note where the value of a key stands now."""
         if key in self.given:
             self.used[key] = ("renamed", text)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Say why a key is of no importance."""
+        """Note why a key does not matter."""
         self.used[key] = ("left out", reason)
 
     def number(self, key: str, name: str, default: Any = ...) -> int:
@@ -106,7 +106,7 @@ class Keys:
         if isinstance(value, list | tuple) and len(value) == 1:
             (value,) = value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RefusedError(key, f"{value!r} is no whole number above 0")
+            raise RefusedError(key, f"{value!r} is not a whole number above 0")
         self.rename(key, name)
         return value
 

@@ -69,7 +69,7 @@ class ConvertedNetwork:
 
     @property
     def is_refused(self) -> bool:
-        """Tell whether a key cannot be done."""
+        """Return whether a key cannot be done."""
         return any(row.fate == "refused" for row in self.rows)
 
 
@@ -96,7 +96,7 @@ def convert_network(
 
 
 def _convert_parts(converted: ConvertedNetwork) -> None:
-    """Have layers read features that stand side by side, where there are several.
+    """Make layers read features side by side, where there are several.
 
     Until now their inputs are `data` and `data:<name>`.
     """
@@ -118,7 +118,7 @@ def _convert_parts(converted: ConvertedNetwork) -> None:
 
 
 def _put_window(converted: ConvertedNetwork, size: int) -> None:
-    """Have all layers that read the features read windows of them."""
+    """Make all layers that read the features read windows of them."""
     name = _free("window", converted.layers)
     for layer in converted.layers.values():
         layer["from"] = [name if one == "data" else one for one in layer["from"]]
@@ -296,7 +296,9 @@ class _Network:
         given = layer if isinstance(layer, Mapping) else {}
         is_rec = given.get("class") == "rec" and isinstance(given.get("unit", ""), str)
         if self._in_loop or not is_rec:
-            raise RefusedError("initial_state", f"{name} is no layer of class rec here")
+            raise RefusedError(
+                "initial_state", f"{name} is not a layer of class rec here"
+            )
         return self._names[name]
 
     def _expressed(
@@ -356,7 +358,7 @@ class _Network:
         made["loss"] = loss
         given = keys.take("loss_opts", None) or {}
         if not isinstance(given, Mapping):
-            raise RefusedError("loss_opts", f"{given!r} is no dictionary")
+            raise RefusedError("loss_opts", f"{given!r} is not a dictionary")
         options = dict(given)
 
         def number(key: str, default: float) -> float:
@@ -395,7 +397,7 @@ class _Network:
             elif source.startswith("data:"):
                 raise RefusedError("from", f"other data than the features: {source}")
             else:
-                raise RefusedError("from", f"{source} is no layer")
+                raise RefusedError("from", f"{source} is not a layer")
         keys.take("from", None)  # refuses code
         if not found:
             raise RefusedError("from", "it reads nothing")
@@ -425,7 +427,7 @@ def _stream(source: str) -> str:
 
 
 def _has_class(layer: object) -> bool:
-    """Tell whether an entry of a network is a layer."""
+    """Return whether an entry of a network is a layer."""
     return isinstance(layer, Mapping) and isinstance(layer.get("class"), str)
 
 

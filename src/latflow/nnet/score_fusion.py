@@ -50,7 +50,7 @@ def fuse_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
     `fused` in meta.json names them all.
 
     Args:
-        folders: of two or more models that read the same features and tell the pdfs of
+        folders: of two or more models that read the same features and score the pdfs of
             one tree, each by an output that is a linear layer.
         out_dir: the new model folder; `final.mdl` and `tree` go with it.
 

@@ -22,8 +22,8 @@ def groups_of(
 
     Args:
         items: in an order that groups keep.
-        tensor_of: tells an item's tensor, for its device.
-        key: tells what items of a group have in common.
+        tensor_of: returns an item's tensor, for its device.
+        key: returns what items of a group have in common.
     """
     found: dict[Hashable, list[T]] = {}
     for item in items:
@@ -33,7 +33,7 @@ def groups_of(
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors [...] as one [N, ...]; one alone stays as it is."""
+    """Return tensors [...] as one [N, ...]; one alone stays unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 

@@ -47,7 +47,7 @@ def find_file(folder: Path) -> Path | None:
         raise UserError(
             f"has {found[0].name} and {found[1].name}",
             file=folder,
-            remedy="give each encoder a folder of its own",
+            remedy="give each encoder its own folder",
         )
     return found[0] if found else None
 
@@ -76,7 +76,7 @@ def read_tensors(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, value in stored.items():
         if not value.is_floating_point() or value.layout != torch.strided:
-            raise UserError(f"{name} is no tensor of real numbers", file=path)
+            raise UserError(f"{name} is not a tensor of real numbers", file=path)
         found |= _ours(name, value)
     if not any(map(_CONVOLUTION.fullmatch, found)):
         first = next(iter(stored), "no parameters")
@@ -89,8 +89,8 @@ def derive_config(path: Path) -> tuple[dict[str, Any], bool]:
     """Return what an encoder is made of, and whether its samples are normalized.
 
     Returns:
-        Values as config.json has them. Those that no shape tells are left out where
-        the encoder is none of the published sizes.
+        Values as config.json has them. Those that no shape determines are left out
+        where the encoder has none of the published sizes.
 
     Raises:
         UserError: see `read_tensors`; parameters of no encoder.
@@ -177,4 +177,4 @@ def _why(path: Path) -> str:
         return "looks like safetensors: name it model.safetensors, with its config.json"
     if head[:4] == b"PK\3\4" or head[:1] == b"\x80":
         return "is damaged, or may hold code and is not read: no state dict of tensors"
-    return "is no file of torch's"
+    return "is not a file of torch's"

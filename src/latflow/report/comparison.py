@@ -164,7 +164,7 @@ def _rate(key: tuple[str, str], table: pd.DataFrame, found: Comparison) -> Row:
 
 
 def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
-    """Say which utterances of a set cannot be compared."""
+    """Report which utterances of a set cannot be compared."""
     if joined.differing:
         together = len(joined.table) + len(joined.differing)
         yield Note(
@@ -211,7 +211,7 @@ def _options(old: Path, new: Path) -> Section:
     reports = [read_json(folder / name, Job) for folder in (old, new)]
     recipes = [report.params.get("config", {}) for report in reports if report]
     if len(recipes) < len(reports):
-        section.blocks.append(Note("A run has no report yet, which tells its recipe."))
+        section.blocks.append(Note("A run has no report yet, which names its recipe."))
         return section
     before, after = (dict(_flat(recipe)) for recipe in recipes)
     rows = [

@@ -1,6 +1,6 @@
 """Model of what a job costs, fitted on the jobs of earlier runs.
 
-Each rule has a line of its own over the amount of work of its jobs:
+Each rule has its own line over the amount of work of its jobs:
 
 * a job that goes over speech: hours of it, times passes (epochs, iterations of EM),
   times the network's parameters where it trains one;
@@ -11,10 +11,10 @@ Each rule has a line of its own over the amount of work of its jobs:
 Processor time is a start plus a rate times the work. Disk is the same over hours (of
 trainings of networks over parameters). Memory of a job that goes over speech is a
 power of the hours, near 0 where stages stream their data (that of all rules, where runs
-of a rule are too much alike to tell); what it maps of graphs comes on top. Memory of
+of a rule are too similar for a fit); what it maps of graphs comes on top. Memory of
 another job is a start plus a rate times what it reads; where the largest job that was
-seen took hardly more than the least one, that rate is chance, and memory that would be
-far beyond all that was seen is not told.
+seen took hardly more than the least one, that rate is chance, and memory far beyond all
+that was seen is not predicted.
 
 A job that goes over a part of a set (`<rule>_part`) counts among those of its rule. A
 rule without figures of its own goes by one that does alike (`ALIKE`).
@@ -43,7 +43,7 @@ ALIKE = {
     "import_hdf5": "adapt_frames",  # matrices into a frame store
     "import_lang": "make_lang",  # words, phones, topology and L.fst
     "import_system": "package_model",  # model, tree and transform
-    "join_with_pauses": "simulate_corpus",  # audio of a set, written anew
+    "join_with_pauses": "simulate_corpus",  # audio of a set, written again
     "paste_features": "adapt_frames",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
     "score_served": "transcribe",  # speech into words, by a package
@@ -55,7 +55,8 @@ ALIKE = {
 # runs had so little that their jobs were mostly start.
 FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0
 # Where memory rises by less than the first over all that was read, or that was less
-# than the second, MiB, more than the third times as much as was ever seen isn't told.
+# than the second, MiB, more than the third times as much as was ever seen isn't
+# predicted.
 _LEAST_RISE, _LEAST_READ, _MOST_MEMORY = 1.5, 1.0, 10.0
 # Runs whose amounts differ less than this say nothing of a rate.
 _LEAST_SPREAD = 4.0
@@ -257,14 +258,14 @@ def _fit_rule(jobs: pd.DataFrame, starts: pd.DataFrame, exponent: float) -> _Rul
     most = _most_memory(jobs)
 
     def memory_of_input(work: Work) -> float:
-        told = line.at(work.input_mib or 0.0)
-        return told if told <= most else math.nan
+        estimate = line.at(work.input_mib or 0.0)
+        return estimate if estimate <= most else math.nan
 
     return _Rule(time, disk, memory_of_input, largest)
 
 
 def _most_memory(jobs: pd.DataFrame) -> float:
-    """Return up to where the memory of jobs that go over no speech is told, MiB."""
+    """Return up to where the memory of jobs without speech is predicted, MiB."""
     known = jobs.dropna(subset=["input_mib", "peak_memory_mib"])
     if known.empty:
         return math.inf
@@ -282,7 +283,7 @@ def _fit(jobs: pd.DataFrame, amount: str, measured: str, start: float) -> Line:
         jobs: of the rule.
         amount: column that the line goes over.
         measured: column that it gives.
-        start: of the line where amounts are too much alike to tell.
+        start: of the line where amounts are too similar for a fit.
     """
     x, y = jobs[amount].to_numpy(float), jobs[measured].to_numpy(float)
     known = np.isfinite(x) & np.isfinite(y)
@@ -331,7 +332,7 @@ def _memory_over_hours(jobs: pd.DataFrame, exponent: float) -> tuple[float, floa
 
     Args:
         jobs: of the rule.
-        exponent: of all rules, for one whose jobs are too much alike to tell.
+        exponent: of all rules, for one whose jobs are too similar for a fit.
     """
     known = jobs.dropna(subset=["audio_hours", "peak_memory_mib"])
     own = (known["peak_memory_mib"] - known["graph_mib"].fillna(0.0)).clip(lower=1)

@@ -168,7 +168,7 @@ def packages_section(results: Results) -> Section | None:
         return None
     lead = (
         "Folders with all that recognition needs, of systems that are to be used; "
-        "docs/serving.md of latflow tells how. Confidences: their expected calibration "
+        "see docs/serving.md of latflow. Confidences: their expected calibration "
         "error on test sets, as served, in per cent, of posteriors and, where dev asks "
         "for it, calibrated."
     )

@@ -1,6 +1,6 @@
 """Section that answers which system to ship: how much better, at what cost, what next.
 
-Dev chooses the system; the first test set tells how much better it is than each of the
+Dev chooses the system; the first test set shows how much better it is than each of the
 others, on the same redrawn utterances. What to try next: `latflow.report.findings`.
 """
 
@@ -82,7 +82,7 @@ def headline(results: Results) -> Headline:
 
 
 def decision_section(results: Results) -> Section:
-    """Say which system to ship, and what to try next."""
+    """Report which system to ship, and what to try next."""
     section = Section("decision", "Which system to ship", "")
     decision = results.decision
     if decision is None:
@@ -109,7 +109,7 @@ def decision_section(results: Results) -> Section:
 
 
 def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
-    """Say the answer in a sentence or two."""
+    """Return the answer in a sentence or two."""
     system, test = decision.system, decision.test
     rate = decision.rates[system, test]
     waiting = [one for one in decision.systems if (one, "dev") not in decision.rates]
@@ -146,7 +146,7 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
 
 
 def _how_sure(results: Results, decision: Decision) -> str:
-    """Say which systems dev can't tell from the chosen one, and who errs least."""
+    """Name the systems that dev can't separate from the chosen one, and the best."""
     alike = results.alike_on_dev
     if not alike:
         return ""
@@ -154,10 +154,10 @@ def _how_sure(results: Results, decision: Decision) -> str:
     assert table is not None
     words = int(table.loc[table["set"] == "dev", "words"].iloc[0])
     names = ", ".join(alike)
-    doubt = f" Dev, of {words} words, can't tell it from {names}"
+    doubt = f" Dev, of {words} words, can't separate it from {names}"
     if words < _ENOUGH_WORDS:
         doubt = (
-            f" Dev is too small to choose: its {words} words can't tell it from {names}"
+            f" Dev is too small to choose: {words} words can't separate it from {names}"
         )
     best = least_errors(table, [system, *alike], ["dev", decision.test])
     if best is not None and best[0] != system:
@@ -169,7 +169,7 @@ def _how_sure(results: Results, decision: Decision) -> str:
 
 
 def _reading(chosen: str, other: str, found: Comparison) -> str:
-    """Say which of two systems is better."""
+    """Return which of two systems is better."""
     interval = found.low, found.high
     sides = f"{chosen} is better", f"{other} is better"
     return reading(found.difference, found.p_value, interval, sides)

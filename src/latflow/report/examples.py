@@ -115,7 +115,7 @@ def _set_to_hear(results: Results) -> str:
 
 
 def _candidates(results: Results, name: str) -> dict[str, Cut]:
-    """Return the utterances of a set that can be heard and are short, by id."""
+    """Return the short utterances of a set whose audio is there, by id."""
     path, longest = _cuts_of(results, name), results.options.report.max_example_duration
     if not path.is_file():
         return {}
@@ -127,7 +127,7 @@ def _candidates(results: Results, name: str) -> dict[str, Cut]:
 
 
 def _has_audio(cut: Cut) -> bool:
-    """Tell whether a cut has audio, and is not of a corpus of HDF5 files."""
+    """Return whether a cut has audio, and is not of a corpus of HDF5 files."""
     recording = cut.recording if isinstance(cut, MonoCut) else None
     return recording is None or bool(recording.sources)
 

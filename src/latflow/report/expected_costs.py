@@ -1,4 +1,4 @@
-"""Tells a run that has begun what its jobs are expected to take.
+"""Estimates for a run that has begun what its jobs will take.
 
 `python -m latflow.report.expected_costs run.json` prints seconds of a job by rule, the
 disk that all of them write in bytes, and a warning where it is too small.

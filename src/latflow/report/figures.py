@@ -356,7 +356,7 @@ def slice_rates(
     Args:
         rates: slice -> (rate, lower bound, upper bound), per cent.
         names: of the system and of its baseline.
-        before: rates of the baseline; None where there is none.
+        before: rates of the baseline; None without one.
     """
     with canvas(WIDTH, 0.9 + 0.3 * len(rates)) as figure:
         axes = figure.subplots()
@@ -417,7 +417,7 @@ def phone_durations(
 
 
 def _inside(axes: Axes, value: float) -> bool:
-    """Tell whether a value lies within the vertical range of a plot."""
+    """Return whether a value lies within the vertical range of a plot."""
     low, high = axes.get_ylim()
     return low <= value <= high
 

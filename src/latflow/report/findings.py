@@ -23,7 +23,7 @@ Findings = Iterator[tuple[str, str]]  # what was found, what to try
 
 
 def failures(results: Results, rates: Rates) -> list[str]:
-    """Tell which networks training on lattices made far worse on dev, and how far."""
+    """Report which networks training on lattices made far worse on dev."""
     sentences = []
     for system, options in results.options.nnet.systems.items():
         if not isinstance(options, SequenceSystemOptions):
@@ -147,7 +147,7 @@ def _worse_than_seed(results: Results, decision: Decision) -> Findings:  # noqa:
             f"{system} has {verdict.found.difference:.2f} % (absolute) more errors on "
             f"dev than {verdict.old}, which it started from: {verdict.reading} "
             f"(p {p_text(verdict.found.p_value)})",
-            "more speech in dev tells what is chance; other learning rates, more passes"
+            "more speech in dev shows what is chance; other learning rates, more passes"
             if could_be_chance(verdict.reading)
             else "a smaller learning rate, or parts of epochs to choose among "
             "(data.partition_epoch)",

@@ -138,7 +138,7 @@ class Results:
 
     @cached_property
     def alike_on_dev(self) -> list[str]:
-        """Systems that dev can't tell from the one to ship, each compared by itself."""
+        """Systems that dev can't separate from the one to ship, each compared alone."""
         decision = self.decision
         if decision is None:
             return []
@@ -309,7 +309,7 @@ def read_table(
         numbers: columns that it must have, whose cells are empty or finite numbers.
 
     Raises:
-        UserError: it lacks one of them, or a cell is no number.
+        UserError: it lacks one of them, or a cell is not a number.
     """
     if not path.is_file():
         return None
@@ -363,7 +363,7 @@ def checked(kind: type[Record], values: Mapping[str, Any]) -> Record:
     """Return the record that the values of a line are.
 
     Raises:
-        ValueError: they are none; names the first field that is wrong.
+        ValueError: names the first field that is wrong.
     """
     try:
         return kind.model_validate(values, strict=True)

@@ -1,4 +1,4 @@
-"""Tell in a terminal what a run has made: error rates, report, what to do next."""
+"""Print the results of a run: error rates, report, what to do next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
 
-def tell_outcome(folder: str | Path, recipe: Recipe | None = None) -> str:
+def outcome_text(folder: str | Path, recipe: Recipe | None = None) -> str:
     """Return what a person wants to know at the end of a run.
 
     Args:
@@ -64,7 +64,7 @@ def _packing(folder: Path, recipe: Recipe) -> Iterator[str]:
 
 
 def _can_stream(recipe: Recipe, system: str) -> bool:
-    """Tell whether a system can be packaged, and its package transcribes streams."""
+    """Return whether a system can be packaged, and its package transcribes streams."""
     plan = PackagePlan(recipe, system, offline=False)
     try:
         plan.check_recognizes()

@@ -178,7 +178,7 @@ class Fact:
 
 
 def missing(what: str, target: str) -> Note:
-    """Say that something has not been computed yet, and what computes it."""
+    """Note that something has not been computed yet, and what computes it."""
     return Note(f"No {what} yet: run the target {target}.", is_missing=True)
 
 

@@ -212,7 +212,7 @@ def render(plan: Plan, figures: pd.DataFrame) -> str:
     """Lay a plan out for a terminal.
 
     Args:
-        figures: that its model was fitted on; tell how far it was wrong there.
+        figures: that its model was fitted on; show its error there.
     """
     if not plan.estimates:
         return "Nothing is left to run: all that was asked for is up to date."
@@ -319,7 +319,7 @@ def _duration(seconds: float) -> str:
 
 
 def _error(figures: pd.DataFrame) -> str:
-    """Tell how far the model is wrong: each run predicted from the others."""
+    """Report the model's error: each run predicted from the others."""
     factors = error_factors(leave_one_out(figures))
     if not factors:
         return "One earlier run: how far the model is off is unknown."

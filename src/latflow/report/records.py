@@ -141,7 +141,7 @@ class Outliers(_Fields):
 
 
 class Training(_Fields):
-    """Options of a training that the report tells, where they are set."""
+    """Options of a training that the report shows, where they are set."""
 
     ensemble: int = 1
     outliers: Outliers | None = None
@@ -274,7 +274,7 @@ class Benchmark(_Fields):
 
 
 class _Line(_Fields):
-    """A line of a training's log; what else it tells are numbers."""
+    """A line of a training's log; its other values are numbers."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float]  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -66,8 +66,8 @@ def rates_section(results: Results) -> Section:
         "substituted words per 100 words of the reference; lower is better. The "
         f"interval says how far chance in the choice of {_drawn(results)} moves it: "
         f"{100 * bootstrap.confidence:g} % of {bootstrap.samples} sets drawn "
-        "anew from the same recordings fall inside; with few errors it is at least the "
-        "exact binomial interval. The set dev chose the scales, so "
+        "again from the same recordings fall inside; with few errors it is at least "
+        "the exact binomial interval. The set dev chose the scales, so "
         "only test sets judge a system."
     )
     section = Section("wer", "Word error rates", lead)

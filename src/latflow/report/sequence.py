@@ -30,7 +30,7 @@ from latflow.workflow.sequence_networks import SequenceNetwork
 
 _LEAD = (
     "A network that is trained frame by frame learns to name frames; sequence training "
-    "goes on from it with whole utterances, and asks what recognition asks: that the "
+    "continues from it with whole utterances, and asks what recognition asks: that the "
     "words of the reference score better than all their rivals in the lattice. In "
     "each step the network as it is at that moment decodes a batch of training "
     "utterances into lattices, which hold the likely ways through each utterance; the "
@@ -74,7 +74,7 @@ _OPTIONS = {
     "wanted lattice depth": "Arcs a frame that the lattice beam is steered to; arcs "
     "are the links that paths are made of.",
     "alignments": "What says which state each frame of the spoken words belongs to: "
-    "static, those that the seed learnt; or on the fly, made anew in each step by the "
+    "static, those that the seed learnt; or on the fly, made again in each step by the "
     "network as it is.",
     "learning rate": "How far the parameters move in a step.",
     "batch": "Utterances that a step learns from.",
@@ -93,7 +93,7 @@ _LANGUAGE_MODELS = {
 
 
 def sequence_section(results: Results) -> Section | None:
-    """Show the training of networks on lattices; None where there is none."""
+    """Show the training of networks on lattices; None without one."""
     recipe = results.recipe
     systems = {
         name: network.options
@@ -232,7 +232,7 @@ def _outcome(
     yield Note(
         "Word error rates of each network beside those of its seed. Dev chose the "
         "epoch and the scales and flatters them; only test sets judge. A change could "
-        "be chance where the paired bootstrap (see Word error rates) cannot tell it "
+        "be chance where the paired bootstrap (see Word error rates) can't separate it "
         "from none, corrected for all comparisons of the report. Relative is the "
         "change as a share of the seed's errors."
     )
@@ -364,7 +364,7 @@ def _failures(trained: Mapping[str, Log]) -> Iterator[Block]:
     yield Note(
         "Over all epochs. Retried: a search was repeated with a wider beam. Partial: "
         "the lattice did not reach the end of a sentence, and was used as it is. "
-        "Fallbacks: an utterance could not be aligned anew and kept its static "
+        "Fallbacks: an utterance could not be aligned again and kept its static "
         "alignment. Skipped: an utterance gave no gradient. "
         "The file sequence_ledger.jsonl beside each model names them."
     )

@@ -147,7 +147,7 @@ def _drifted(line: Line) -> float | None:
 
 
 def _moving(trained: Mapping[str, Log]) -> dict[str, Log]:
-    """Return the trainings whose lattice beam did not stay as it was."""
+    """Return the trainings whose lattice beam did not stay unchanged."""
     found = {}
     for name, log in trained.items():
         beams = [beam for _, beam in _points(log, _mean("lattice_beam"))]

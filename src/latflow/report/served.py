@@ -12,14 +12,14 @@ from latflow.workflow.packages import PackagePlan
 
 _RATES = (
     "Each utterance is recognized as a server recognizes a stream, and latflow "
-    "transcribe a file: speech is looked for, and each segment of it begins anew. "
+    "transcribe a file: speech is looked for, and each segment of it begins again. "
     "The rates above are of whole utterances; where these hold several sentences with "
     "pauses between them, they differ."
 )
 
 
 def serving_section(results: Results) -> Section:
-    """Tell which systems can be served, and how well packages recognize."""
+    """Report which systems can be served, and how well packages recognize."""
     lead = (
         "Systems that are to recognize while somebody speaks must not need what is "
         "spoken later, as normalization by the mean of a speaker does. Those that do "
@@ -36,7 +36,7 @@ def serving_section(results: Results) -> Section:
 
 
 def _how(results: Results, system: str) -> str:
-    """Tell how a system can be served, or why not."""
+    """Report how a system can be served, or why not."""
     try:
         PackagePlan(results.recipe, system).check_recognizes()
         PackagePlan(results.recipe, system, offline=True).check()
@@ -74,5 +74,5 @@ def _rate_rows(results: Results) -> Iterator[Row]:
 
 
 def _rate(found: WordErrorRate | None) -> str:
-    """Return a rate as the table shows it; empty where there is none."""
+    """Return a rate as the table shows it; empty without one."""
     return "" if found is None or found.wer is None else f"{found.wer:.2f}"

@@ -16,7 +16,7 @@ from latflow.scoring.options import BootstrapOptions
 from latflow.scoring.results import GAP, read_scores
 
 Pair = tuple[str, str, str]  # old system, new system, set
-CHANCE = 0.05  # p below it is none
+CHANCE = 0.05  # p below it is not chance
 COULD_BE_CHANCE = "could be chance"  # a reading
 
 
@@ -62,7 +62,7 @@ def reading(
     interval: tuple[float, float],
     sides: tuple[str, str] = ("better", "worse"),
 ) -> str:
-    """Say a difference of word error rates in words; below 0 the new one is better.
+    """Describe a difference of word error rates; below 0 the new one is better.
 
     The interval is of this comparison alone, p of all: one may exclude 0 where the
     other says that among so many one such difference is to be expected.
@@ -78,12 +78,12 @@ def reading(
 
 
 def read_comparison(found: Comparison) -> str:
-    """Say a comparison in words, see `reading`."""
+    """Describe a comparison in words, see `reading`."""
     return reading(found.difference, found.p_value, (found.low, found.high))
 
 
 def could_be_chance(verdict: object) -> bool:
-    """Tell whether a reading doesn't tell two systems apart."""
+    """Return whether a reading doesn't separate two systems."""
     return str(verdict).startswith(COULD_BE_CHANCE)
 
 
@@ -124,7 +124,7 @@ def join_scores(old: Path, new: Path) -> Joined:
     """Join two `per_utterance.tsv` on the utterances that both have.
 
     Raises:
-        UserError: a file is no table of scores.
+        UserError: a file is not a table of scores.
     """
     before, after = (read_scores(path).set_index("utterance") for path in (old, new))
     columns = {"errors": "errors_after", "reference": "reference_after"}
@@ -202,7 +202,7 @@ def corrected(found: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
 
 
 def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator[Note]:
-    """Say where no difference can be told from chance, however large it is.
+    """Report where no difference can be significant, however large it is.
 
     The least p of a comparison is 2 / (draws + 1), and Holm's correction multiplies the
     least of all by the number of comparisons.
@@ -213,7 +213,7 @@ def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator
         yield Note(
             f"{bootstrap.samples} draws are too few for {num_comparisons} comparisons: "
             f"corrected for these, p is {min(1.0, least):.2f} or more, and no "
-            f"difference can be told from chance. Draw {enough} or more "
+            f"difference can be significant. Draw {enough} or more "
             "(score.bootstrap.samples; --samples of latflow compare)."
         )
 

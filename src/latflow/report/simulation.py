@@ -248,27 +248,27 @@ def _example(
 
 def describe_record(record: Record) -> str:
     """Return what was done to an utterance, for a reader."""
-    return "; ".join(_told(record)) or "as it is"
+    return "; ".join(_describe(record)) or "as it is"
 
 
-def _told(record: Record) -> Iterator[str]:
+def _describe(record: Record) -> Iterator[str]:
     """Yield what was done, one thing after another."""
     if record.speed is not None and record.speed != 1.0:
         yield f"speed {record.speed:g}"
     if record.is_simulated:
-        yield from _told_of_sounds(record)
+        yield from _describe_sounds(record)
     if record.volume is not None:
         yield f"volume {record.volume:.2f}"
 
 
-def _told_of_sounds(record: Record) -> Iterator[str]:
-    """Yield what is heard beside the speech, and how it is recorded."""
+def _describe_sounds(record: Record) -> Iterator[str]:
+    """Yield what is added to the speech, and how it is recorded."""
     if record.turns:
         number = len({turn.speaker for turn in record.turns})
         yield f"in a conversation of {number} speakers"
     if record.array is not None:
         yield f"first of {len(record.array)} microphones"
-    yield from _told_of_room(record)
+    yield from _describe_room(record)
     if record.response is not None:
         yield f"response {Path(record.response).name}"
     for speaker in record.speakers:
@@ -291,7 +291,7 @@ def _told_of_sounds(record: Record) -> Iterator[str]:
             yield "telephone"
 
 
-def _told_of_room(record: Record) -> Iterator[str]:
+def _describe_room(record: Record) -> Iterator[str]:
     """Yield what is known of a generated room, and of who walks there."""
     room, movement = record.room, record.movement
     if room is None:

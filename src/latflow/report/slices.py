@@ -229,7 +229,7 @@ def _change(results: Results, joined: pd.DataFrame) -> dict[str, float]:
     if found is None:
         return {}
     before = {"baseline_wer": 100 * joined["errors"].sum() / joined["words"].sum()}
-    if len(joined) < _FEWEST:  # drawn anew they are nearly the same again
+    if len(joined) < _FEWEST:  # drawn again they are nearly the same again
         return {**before, "change": found.difference}
     return {
         **before,

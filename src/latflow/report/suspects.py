@@ -18,7 +18,7 @@ from latflow.text_files import read_lines
 MAX_ROWS = 1000
 LEAD = (
     "Utterances whose transcript, audio or speaker may be wrong; docs/suspects.md of "
-    "latflow tells what the reasons mean. Scores compare within a reason. Listen "
+    "latflow explains the reasons. Scores compare within a reason. Listen "
     "before you leave one out."
 )
 

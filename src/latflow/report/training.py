@@ -1,6 +1,6 @@
 """Sections on training: GMM systems, alignments, networks trained frame by frame.
 
-Networks that go on with lattices are in `latflow.report.sequence`.
+Networks that continue with lattices are in `latflow.report.sequence`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _ATTENTION_CAPTION = (
     "the share of units that are not the best guess after the true ones before."
 )
 _NETWORKS_LEAD = (
-    "Networks learn to tell which tied state each frame (a short slice of sound) "
+    "Networks learn to predict which tied state each frame (a short slice of sound) "
     "belongs to; a tied state is a part of a phone, shared by phones in similar "
     "surroundings. By cross-entropy they learn it from alignments: the loss is minus "
     "the log probability that the network gives to the aligned state, in nats "
@@ -86,10 +86,10 @@ _NETWORKS_LEAD = (
     "whose best state is not the aligned one. By lattice-free MMI they learn to prefer "
     "the phones of the reference over all other phone sequences, at whatever frames "
     "near the aligned ones, or anywhere where there is no alignment. By CTC "
-    "(connectionist temporal classification) they learn to tell the phones of the "
+    "(connectionist temporal classification) they learn to predict the phones of the "
     "transcript in order, each whenever the network sees it, with blanks between; the "
     "loss is minus the log probability of all ways to do so. A decoder with attention "
-    "tells them one after another, each from all frames and those before. Dev getting "
+    "predicts them one by one, each from all frames and those before. Dev getting "
     "worse while training gets better is over-fitting; both still getting better at "
     "the end asks for more epochs (passes over the training data)."
 )
@@ -218,7 +218,7 @@ def _alignment_blocks(system: str, found: Alignment) -> list[Block]:
 
 
 def networks_section(results: Results) -> Section | None:
-    """Show networks, and how they were trained; None where there are none."""
+    """Show networks, and how they were trained; None without any."""
     all_kinds = ("ce", "ctc", "attention", "lfmmi")
     kinds = {kind: results.recipe.networks_of(kind) for kind in all_kinds}
     names = [name for own in kinds.values() for name in own]
@@ -418,7 +418,7 @@ def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]
 
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     options = results.options.nnet.systems[name]
-    # others have a section of their own
+    # others have their own section
     assert not isinstance(options, SequenceSystemOptions)
     last = log.epochs[-1] if log.epochs else None
     meta = read_json(results / f"nnet/{name}/meta.json", NetworkMeta)

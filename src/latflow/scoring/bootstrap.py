@@ -1,11 +1,11 @@
 """Estimate how sure a word error rate is: bootstrap intervals and paired comparisons.
 
-The utterances (or speakers) of a test set are drawn anew, with replacement, many
+The utterances (or speakers) of a test set are drawn again, with replacement, many
 times; the spread of the word error rates of these made-up sets is the uncertainty of
 ours. Words of one speaker go wrong together, so drawing whole speakers gives wider,
 more honest intervals where a set has enough of them.
 
-Redrawing tells nothing of errors that a set happens not to have: with few errors an
+Redrawing says nothing about errors that a set happens not to have: with few errors an
 interval is at least as wide as the exact binomial one of independent words. Of several
 comparisons one may look real by chance: `holm` corrects their p.
 

@@ -4,7 +4,7 @@ The posterior of a word in its lattice says too much or too little, by scales an
 what the lattice has lost. Of the words of a scored set, the posterior and whether the
 word was right, a rising curve is fitted (isotonic regression) and drawn through few
 points.
-Posteriors that are right already, within what such a set can tell, are left alone.
+Posteriors that are right already, as far as such a set can show, are left alone.
 
 Source: B. Zadrozny and C. Elkan, "Transforming classifier scores into accurate
 multiclass probability estimates", KDD 2002; M. Pakdaman Naeini et al., "Obtaining well
@@ -81,8 +81,8 @@ def fit_curve(words: ScoredWords) -> Curve:
     """Return the curve of a scored set.
 
     An empty one where there are too few words, or where curves of nine tenths of them
-    do not tell the others better than the posteriors do: the log loss must fall by more
-    than its standard error.
+    do not predict the others better than the posteriors do: the log loss must fall by
+    more than its standard error.
     """
     if len(words.confidence) < _FEWEST_WORDS:
         return ()

@@ -79,13 +79,13 @@ def analyze_lattices(
             )
         kept = options.filter(references[utterance])
         # A word that the lang directory has not gets a number that no lattice has.
-        said = np.array(
+        reference = np.array(
             [numbers.get(word, len(numbers) + 1) for word in kept], np.int32
         )
         # The path is chosen by what was decoded, the penalty counts every word.
         best = by_id[best_paths(lattice, [scale])[0].words]
-        errors = count_errors(said.tolist(), best[best != 0].tolist())
-        least = oracle(replace(lattice, word=by_id[lattice.word]), said).counts
+        errors = count_errors(reference.tolist(), best[best != 0].tolist())
+        least = oracle(replace(lattice, word=by_id[lattice.word]), reference).counts
         return {
             "utterance": utterance,
             "frames": lattice.num_frames,

@@ -18,7 +18,7 @@ Decision = Literal["best_path", "mbr"]
 class BootstrapOptions(Options):
     """Confidence intervals of word error rates.
 
-    By drawing the test set anew with replacement.
+    By drawing the test set again with replacement.
     """
 
     samples: Annotated[int, Field(ge=100, le=1000000)] = 10000
@@ -70,7 +70,7 @@ class ScoreOptions(ComparisonOptions):
     """Number of substitutions, deletions and insertions listed in confusions.tsv, the
     most frequent of each."""
     bootstrap: BootstrapOptions = BootstrapOptions()
-    """Confidence intervals of word error rates, by drawing the test set anew with
+    """Confidence intervals of word error rates, by drawing the test set again with
     replacement."""
 
 

@@ -273,7 +273,7 @@ def _row(names: Mapping[str, str], result: Mapping[str, Any]) -> list[Any]:
     numbers = {name: known[name] for name in COLUMNS if name not in names}
     for number in numbers.values():
         if number is not None and type(number) not in (int, float):
-            raise TypeError(f"{number!r} is no number")
+            raise TypeError(f"{number!r} is not a number")
     return [{**numbers, **names}[column] for column in COLUMNS]
 
 

@@ -39,10 +39,10 @@ def read_references(
         cuts: manifest with one supervision a cut.
         features_dir: features of the set: cuts that have none are left out. None where
             the cuts have features attached, or supervisions (of a corpus without audio)
-            tell the `frame_shift`.
+            contain the `frame_shift`.
 
     Raises:
-        UserError: the manifest is missing or empty, a line is no cut, an id occurs
+        UserError: the manifest is missing or empty, a line is not a cut, an id occurs
             twice, or a cut has no features or not one supervision.
     """
     if not Path(cuts).is_file():

@@ -4,7 +4,7 @@ Each lattice of the dev set is read once; its best path under every setting come
 one sweep. The setting with the fewest word errors is chosen. Word error rates are flat
 near their minimum: of equally good settings the middle of the plateau is taken, which
 depends least on chance. While the best weight or the best penalty lies at an end of
-those tried, the sweep goes on beyond it.
+those tried, the sweep continues beyond it.
 
 Written files:
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,9 @@ def tune_scales(
             f"configuration decode.tune.lmwt: min {low} is above max {high}",
             remedy="swap them",
         )
-    weights = list(range(low, high + 1))
-    penalties = sorted(options.word_insertion_penalties)
-    widens_weights = options.widen and len(weights) > 1
-    widens_penalties = options.widen and len(penalties) > 1
-    if widens_penalties:
-        # the least is often the best: with one below it lattices are read but once
-        penalties = [*penalties_beyond(penalties, penalties[0])[-1:], *penalties]
     references = read_references(cuts, features_dir).words
-    by_setting: dict[Setting, ErrorCounts] = {}
-    while True:
-        grid = [(weight, penalty) for weight in weights for penalty in penalties]
-        settings = [setting for setting in grid if setting not in by_setting]
+
+    def count(settings: list[Setting]) -> list[ErrorCounts]:
         counts = _count(lattices, references, lang_dir, settings, comparison)
         if counts[0].words == 0:
             raise UserError(
@@ -98,21 +89,9 @@ def tune_scales(
                 file=cuts,
                 remedy="check the texts of the dev set, and score.ignore_words",
             )
-        by_setting.update(zip(settings, counts, strict=True))
-        lmwt, wip = choose({setting: c.errors for setting, c in by_setting.items()})
-        further = weights_beyond(weights, lmwt) if widens_weights else range(0)
-        costlier = penalties_beyond(penalties, wip) if widens_penalties else []
-        if not further and not costlier:
-            break
-        for name, best, fresh in (("lmwt", lmwt, further), ("wip", wip, costlier)):
-            if fresh:
-                log.info(
-                    "the best %s, %g, is the last one tried: going on with %g ... %g",
-                    *(SCALES[name], best, fresh[0], fresh[-1]),
-                )
-        weights = sorted({*weights, *further})
-        penalties = sorted({*penalties, *costlier})
-    at_edge = _at_edge({"lmwt": (lmwt, weights), "wip": (wip, penalties)})
+        return counts
+
+    by_setting, (lmwt, wip), at_edge = _sweep(count, options)
     rows = [
         (lmwt, f"{wip:g}", c.wer, c.ins, c.del_, c.sub, c.words)
         for (lmwt, wip), c in sorted(by_setting.items())
@@ -121,6 +100,42 @@ def tune_scales(
     wer = by_setting[lmwt, wip].wer
     chosen = {"lmwt": lmwt, "wip": wip, "wer": wer, "at_edge": at_edge}
     write_json(out_dir / "scales.json", chosen)
+
+
+def _sweep(
+    count: Callable[[list[Setting]], list[ErrorCounts]], options: TuneOptions
+) -> tuple[dict[Setting, ErrorCounts], Setting, list[str]]:
+    """Count the errors of a grid of settings, widened while its edge is best.
+
+    Returns:
+        (counts by setting, the best setting, which of its scales lie at an edge).
+    """
+    weights = list(range(options.lmwt.min, options.lmwt.max + 1))
+    penalties = sorted(options.word_insertion_penalties)
+    widens_weights = options.widen and len(weights) > 1
+    widens_penalties = options.widen and len(penalties) > 1
+    if widens_penalties:
+        # the least is often the best: with one below it lattices are read but once
+        penalties = [*penalties_beyond(penalties, penalties[0])[-1:], *penalties]
+    by_setting: dict[Setting, ErrorCounts] = {}
+    while True:
+        grid = [(weight, penalty) for weight in weights for penalty in penalties]
+        settings = [setting for setting in grid if setting not in by_setting]
+        by_setting.update(zip(settings, count(settings), strict=True))
+        lmwt, wip = choose({setting: c.errors for setting, c in by_setting.items()})
+        further = weights_beyond(weights, lmwt) if widens_weights else range(0)
+        costlier = penalties_beyond(penalties, wip) if widens_penalties else []
+        if not further and not costlier:
+            found = {"lmwt": (lmwt, weights), "wip": (wip, penalties)}
+            return by_setting, (lmwt, wip), _at_edge(found)
+        for name, best, fresh in (("lmwt", lmwt, further), ("wip", wip, costlier)):
+            if fresh:
+                log.info(
+                    "the best %s, %g, is the last one tried: continuing with %g ... %g",
+                    *(SCALES[name], best, fresh[0], fresh[-1]),
+                )
+        weights = sorted({*weights, *further})
+        penalties = sorted({*penalties, *costlier})
 
 
 def weights_beyond(tried: Sequence[int], best: int) -> range:

@@ -268,7 +268,7 @@ class NetworkAcoustics:
         groups: dict[Hashable, list[int]] = {}
         for index, chunk in enumerate(chunks):
             groups.setdefault(self._form(chunk), []).append(index)
-        # Streams go on when all is scored: what fails is scored again.
+        # Streams continue when all is scored: what fails is scored again.
         found: dict[int, np.ndarray] = {}
         memories: dict[int, Memory] = {}
         for form, group in groups.items():

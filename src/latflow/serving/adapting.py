@@ -45,7 +45,7 @@ def adapt_package(
     The split is aligned, by a system that adapts to speakers in its two passes; then
     the means are estimated with those of the package as prior (`map_means`), from
     features after the speakers' transforms, and those of the alignment model from
-    features before them. Aligned with these means it goes on so. Nothing else of the
+    features before them. Aligned with these means it continues so. Nothing else of the
     package changes.
 
     Args:

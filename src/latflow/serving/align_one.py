@@ -96,7 +96,7 @@ class RecordingAligner:
 
         Args:
             audio: the file.
-            text: what is said.
+            text: the transcript.
             channel: of the file, from 1.
 
         Raises:
@@ -179,7 +179,7 @@ class RecordingAligner:
                 path=str(corpus),
                 speaker="single",
                 tokenizer=self._tokenizer,
-                on_bad_utterance="fail",  # a part alone is no alignment of it
+                on_bad_utterance="fail",  # a part alone is not an alignment of it
             ),
             "one",
             folder / "corpus",
@@ -213,7 +213,7 @@ class RecordingAligner:
             raise UserError(
                 f"cannot be aligned: {failed[0].reason}",
                 file=audio,
-                remedy="compare the text with what is said",
+                remedy="compare the text with the recording",
             )
         aligned = AlignedSet(
             alignments=made / "ali.ark",
@@ -249,7 +249,7 @@ def _cut_of(audio: Path, text: str, channel: int) -> MonoCut:
     """Return a channel of a recording, with its text.
 
     Raises:
-        UserError: the file is damaged, or nothing is said on this channel.
+        UserError: the file is damaged, or this channel is silent.
     """
     name = audio.stem
     source = AudioSource("file", [0], str(audio))
@@ -266,10 +266,10 @@ def _cut_of(audio: Path, text: str, channel: int) -> MonoCut:
     except BadAudio as fault:
         raise UserError(fault.reason, file=audio, remedy=fault.remedy) from None
     duration = recording.duration
-    said = SupervisionSegment(name, name, 0.0, duration, text=text, speaker=name)
-    said.channel = channel - 1
+    supervision = SupervisionSegment(name, name, 0.0, duration, text=text, speaker=name)
+    supervision.channel = channel - 1
     # Not `to_cut`, which takes all channels of the file.
-    return MonoCut(name, 0.0, duration, channel - 1, [said], recording=recording)
+    return MonoCut(name, 0.0, duration, channel - 1, [supervision], recording=recording)
 
 
 def _check_files(audio: Path, text: Path) -> None:

@@ -150,7 +150,7 @@ class AlignmentTask:
         transcript needs them.
 
         Raises:
-            UserError: a word of the transcripts has a phone that the package has not.
+            UserError: a word of the transcripts has a phone that the package lacks.
         """
         if self.known is not None:
             return self.known
@@ -168,9 +168,9 @@ class AlignmentTask:
         """Compute the frames that the GMM system of the package is for.
 
         Args:
-            info: of the package; tells the front end and the normalization, which has
-                the statistics of these utterances, and of the training set with
-                `online`, as in the recipe.
+            info: of the package; has the front end and the normalization, which has the
+                statistics of these utterances, and of the training set with `online`,
+                as in the recipe.
             out_dir: for the alignments; gets `lang/` and `features/ledger.jsonl`.
             system: name of what aligns.
 

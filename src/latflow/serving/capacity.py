@@ -95,7 +95,7 @@ def _row(report: LoadReport, p95: float) -> dict[str, object]:
 
 @contextmanager
 def running_server(package: Path, options: ServerOptions) -> Iterator[str]:
-    """Run a server in a process of its own; yield its address.
+    """Run a server in its own process; yield its address.
 
     Not by multiprocessing, which would run the script of the workflow's job again.
 
@@ -140,10 +140,10 @@ def main(package: str, options: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     server = ServerOptions.model_validate_json(options)
     session = SessionOptions(vad=SegmentationOptions())
-    serve([Path(package)], server, session, on_ready=_tell)
+    serve([Path(package)], server, session, on_ready=_print_address)
 
 
-def _tell(address: str) -> None:
+def _print_address(address: str) -> None:
     """Tell the address to the process that waits for it."""
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()

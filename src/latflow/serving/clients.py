@@ -28,7 +28,7 @@ class Answer:
 
     Attributes:
         text: words parted by spaces.
-        is_final: whether it stands; else it is that of a segment that goes on.
+        is_final: whether it stands; else it is that of a segment that continues.
     """
 
     text: str
@@ -90,7 +90,7 @@ def server_of(url: str, *, token: str | None = None) -> Server:
     if scheme == "grpc":
         return TritonServer(url)
     raise UserError(
-        f"{url} is no address of a server",
+        f"{url} is not an address of a server",
         remedy="give ws://host:port, wss://host:port or grpc://host:port/model",
     )
 
@@ -143,7 +143,7 @@ class VoskServer:
         socket = await self._socket()
         try:
             connection = VoskConnection(socket)
-            # A server that closes at once has said why, which `receive` raises.
+            # A server that closes at once has sent the reason, which `receive` raises.
             with suppress(ClientError):
                 await connection.tell({"config": {"sample_rate": sample_rate}})
             yield connection
@@ -231,7 +231,7 @@ class TritonServer:
     """A model of Triton's with NVIDIA's tensor names, over gRPC streams.
 
     All samples of a message travel as one tensor of fixed size, WAV_DATA, of which
-    WAV_DATA_DIM are valid; ids tell sequences apart.
+    WAV_DATA_DIM are valid; ids distinguish sequences.
     """
 
     def __init__(self, url: str) -> None:
@@ -240,7 +240,7 @@ class TritonServer:
         except ImportError:
             raise UserError(
                 "the package tritonclient is not installed",
-                remedy="pip install tritonclient[grpc], in an environment of its own",
+                remedy="pip install tritonclient[grpc], in a separate environment",
             ) from None
         parts = urlsplit(url)
         self._model = parts.path.strip("/") or MODEL

@@ -104,12 +104,12 @@ class Connection(ABC):
         """Answer a message; return whether there may be another."""
 
     @abstractmethod
-    async def _tell(self, refusal: RefusedError) -> None:
+    async def _send_refusal(self, refusal: RefusedError) -> None:
         """Send the client why no more is answered."""
 
     @abstractmethod
     async def _finish(self, began: float) -> None:
-        """Recognize to the end what was accepted, tell it, and end the session."""
+        """Recognize to the end what was accepted, send it, and end the session."""
 
     async def _accept_handshake(self) -> None:
         """Answer the handshake, and send what comes before any message."""
@@ -118,7 +118,7 @@ class Connection(ABC):
     # -- the loop ----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Have what was recognized delivered after the messages that have arrived."""
+        """Deliver what was recognized after the messages that have arrived."""
         self._start(self._inbox.put(None))
 
     async def run(self) -> None:
@@ -167,7 +167,7 @@ class Connection(ABC):
             self._is_gone.set()
 
     async def _answer(self) -> None:
-        """Answer messages in order; tell the client why, where it is refused."""
+        """Answer messages in order; report refusals to the client."""
         try:
             await self._answer_all()
             await self._close(1000, "")
@@ -189,9 +189,9 @@ class Connection(ABC):
             await self._refuse(RefusedError("internal error", "failure"))
 
     async def _refuse(self, refusal: RefusedError) -> None:
-        """Tell why no more is answered, and close."""
+        """Send why no more is answered, and close."""
         with contextlib.suppress(WebSocketDisconnect, TimeoutError):
-            await self._tell(refusal)
+            await self._send_refusal(refusal)
             await self._close(refusal.code, str(refusal))
 
     async def _end_early(self) -> None:

@@ -78,7 +78,7 @@ class EndpointDetector:
         return len(transition_ids) - (int(speech[-1]) + 1 if len(speech) else 0)
 
     def rule(self, search: Search, transition_ids: np.ndarray) -> int:
-        """Return the rule by which a search ends where it is; 0 if it goes on.
+        """Return the rule by which a search ends where it is; 0 if it continues.
 
         Times are products in float32, as in Kaldi, so that the rules hold from the
         same frame on.

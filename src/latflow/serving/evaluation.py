@@ -32,7 +32,7 @@ async def evaluate(request: Request, service: Service) -> Response:
     """
     output = request.query_params.get("output", "loss")
     if output not in _OUTPUTS:
-        raise RefusedError(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
+        raise RefusedError(f"output {output!r} is not one of {', '.join(_OUTPUTS)}")
     try:
         async with limited(request, service) as body_of:
             body = await body_of.body()
@@ -56,7 +56,7 @@ def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except DAMAGED as error:
-        raise RefusedError(f"the body is no .npz archive: {error}") from None
+        raise RefusedError(f"the body is not a .npz archive: {error}") from None
 
 
 def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> Response:
@@ -69,7 +69,7 @@ def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> R
         raise RefusedError("the model has no network")
     if acoustics.network.gives_log_likelihoods:
         raise RefusedError(
-            "the network was trained by LF-MMI: its outputs are no posteriors"
+            "the network was trained by LF-MMI: its outputs are not posteriors"
         )
     log_posteriors = _finite(replace(acoustics, prior_scale=0.0).log_likes(frames))
     if output == "posteriors":

@@ -97,7 +97,7 @@ class FeatureStream:
 
     @property
     def adaptation(self) -> Adaptation:
-        """Return what the frames up to now tell of the speaker."""
+        """Return the statistics of the speaker from the frames up to now."""
         streams = (stage for stage in self._stages if isinstance(stage, CmvnStream))
         cmvn = next(streams, None)
         return Adaptation(cmvn and cmvn.state, self._ivectors and self._ivectors.state)

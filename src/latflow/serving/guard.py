@@ -1,6 +1,6 @@
 """What a server allows its connections: their number, their patience, their log lines.
 
-A connection that has not yet said what it wants has a deadline for it, and goes first
+A connection that has not yet sent a request has a deadline for it, and is closed first
 where there are too many: clients that only hold connections keep nobody out, and the
 process never runs out of files (where asyncio would log, and accept nothing,
 meanwhile).
@@ -76,7 +76,7 @@ class Connections:
             self._end(next(iter(self._waiting)))
 
     def wait(self, transport: asyncio.Transport) -> None:
-        """Have a connection say what it wants, in time."""
+        """Require a request from a connection in time."""
         self.cancel_timer(transport)
         if transport in self._open:
             loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Connections:
             self._waiting[transport] = timer
 
     def cancel_timer(self, transport: asyncio.Transport) -> None:
-        """Stop waiting for a connection: it has said what it wants."""
+        """Stop waiting for a connection: it has sent its request."""
         if timer := self._waiting.pop(transport, None):
             timer.cancel()
 
@@ -157,7 +157,7 @@ class HttpProtocol(H11Protocol):
 
 
 class TlsProtocol(SSLProtocol):
-    """TLS, whose handshake counts as a connection that has not said what it wants.
+    """TLS, whose handshake counts as a connection without a request.
 
     asyncio notifies a server of a connection when its handshake is done.
 

@@ -79,7 +79,7 @@ class LoadReport:
     client_load: float
 
     def holds(self, p95: float) -> bool:
-        """Tell whether nothing was lost, and the latency's p95 is within a limit."""
+        """Return whether nothing was lost, and the latency's p95 is within a limit."""
         return not self.errors and self.latency.get("p95", np.inf) <= p95
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class LoadReport:
 
 def summarize(
     done: Sequence[Exchange],
-    said: Mapping[str, Sequence[str] | None],
+    references: Mapping[str, Sequence[str] | None],
     options: LoadOptions,
     *,
     wall: float,
@@ -105,8 +105,8 @@ def summarize(
 
     Args:
         done: its exchanges.
-        said: words of the utterances, where there are transcripts. Case does not
-            count: what people write beside recordings is no text of the model.
+        references: words of the utterances, where there are transcripts. Case does not
+            count: transcripts beside recordings may not be in the model's case.
         options: of the clients.
         wall: duration of the run, seconds.
         client_load: see `LoadReport`.
@@ -118,7 +118,7 @@ def summarize(
             messages[one.error] = messages.get(one.error, 0) + 1
     counts = ErrorCounts()
     for one in good:
-        if (words := said[one.utterance]) is not None:
+        if (words := references[one.utterance]) is not None:
             reference = [word.casefold() for word in words]
             counts += count_errors(reference, one.text.casefold().split())
     seconds = sum(one.seconds for one in good)

@@ -45,7 +45,7 @@ class Utterance:
         name: utterance id, or path of the file.
         samples: int16[L].
         sample_rate: in Hz.
-        words: its transcript; None where there is none.
+        words: its transcript; None without one.
     """
 
     name: str
@@ -72,7 +72,7 @@ def read_audio(
         sample_rate: rate that all are resampled to; None leaves each its own.
 
     Raises:
-        UserError: a path is none of these, or holds no speech.
+        UserError: a path is not one of these, or holds no speech.
     """
     found: list[Utterance] = []
     for path in map(Path, paths):
@@ -192,24 +192,24 @@ def load_server(
             `options.sessions` on; None for one run.
         limit: greatest number of sessions that a search tries.
         token: bearer token that the server asks for.
-        on_report: is told of each trial of a search as it ends.
+        on_report: called with the report of each trial of a search as it ends.
 
     Raises:
         UserError: there is no speech, or the server does not answer.
     """
-    tell = on_report or (lambda _: None)
+    report_trial = on_report or (lambda _: None)
 
-    async def work(server: Server, said: Sequence[Utterance]) -> LoadRun:
+    async def work(server: Server, speech: Sequence[Utterance]) -> LoadRun:
         if p95 is None:
-            report, exchanges = await run_load(server, said, options)
+            report, exchanges = await run_load(server, speech, options)
             return LoadRun([report], exchanges)
         exchanges: list[Exchange] = []
 
         async def measure(sessions: int) -> LoadReport:
             trial = options.replace(real_time=True, sessions=sessions)
-            report, more = await run_load(server, said, trial)
+            report, more = await run_load(server, speech, trial)
             exchanges.extend(more)
-            tell(report)
+            report_trial(report)
             return report
 
         capacity, reports = await find_capacity(
@@ -238,8 +238,8 @@ def with_server(
         server = server_of(url, token=token)
         try:
             await server.prepare()
-            said = read_audio(audio, limit=utterances, sample_rate=server.sample_rate)
-            return await work(server, said)
+            speech = read_audio(audio, limit=utterances, sample_rate=server.sample_rate)
+            return await work(server, speech)
         finally:
             await server.close()
 
@@ -270,7 +270,7 @@ class Clock:
 async def exchange(
     server: Server, utterance: Utterance, options: LoadOptions
 ) -> Exchange:
-    """Send an utterance in a session of its own and take the answers.
+    """Send an utterance in its own session and take the answers.
 
     Never raises for a server's fault; it stands in the result.
     """
@@ -380,9 +380,9 @@ async def run_load(
         await _at_once(server, itertools.chain.from_iterable(rounds), options, done)
     wall = options.seconds if options.real_time else clock.now()
     work = time.process_time() - before
-    said = {utterance.name: utterance.words for utterance in utterances}
+    words = {utterance.name: utterance.words for utterance in utterances}
     share = work / clock.now()
-    return summarize(done, said, options, wall=wall, client_load=share), done
+    return summarize(done, words, options, wall=wall, client_load=share), done
 
 
 async def _in_real_time(

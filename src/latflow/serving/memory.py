@@ -30,11 +30,11 @@ class AddressSpace:
     def __init__(self, reserve: int) -> None:
         self.spares: list[Callable[[], None]] = []
         self._reserve = reserve
-        self._taken = 0  # of work that goes on
+        self._taken = 0  # of work that continues
         self._lock = threading.Lock()
 
     def has(self, size: int) -> bool:
-        """Tell whether work may take this many bytes; give up spares for it."""
+        """Return whether work may take this many bytes; give up spares for it."""
         if self._left() >= size:
             return True
         for spare in self.spares:

@@ -1,6 +1,6 @@
 """Measurements of a server, in Prometheus' text form.
 
-Several processes of a server write theirs to files of a folder, so that each can tell
+Several processes of a server write theirs to files of a folder, so that each can report
 those of all (`PROMETHEUS_MULTIPROC_DIR`, which must be set before this is imported).
 """
 
@@ -24,7 +24,7 @@ _CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Metrics(Observer):
-    """Counts of a server; each has a registry of its own."""
+    """Counts of a server; each has its own registry."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 

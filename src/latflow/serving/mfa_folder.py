@@ -129,7 +129,7 @@ class MfaModel:
         """Read what a model says of itself.
 
         Raises:
-            UserError: that is garbled, or the model is no GMM-HMM.
+            UserError: that is garbled, or the model is not a GMM-HMM.
         """
         paths = [folder / name for name in _META if (folder / name).is_file()]
         meta = _read_meta(paths[0], source) if paths else {}
@@ -251,7 +251,7 @@ class MfaModel:
         """Return how likely silence is between words and at the edges of sentences.
 
         Raises:
-            UserError: a number is none that it can be.
+            UserError: a number is out of range.
         """
         overall = self._number("silence_probability", 0.5, most=1.0)
         return SentenceSilence(
@@ -327,7 +327,7 @@ class MfaModel:
         """Return the speech phones, as codes sort them."""
         phones = self.meta.get("phones", ())
         if isinstance(phones, str | bytes | Mapping) or not hasattr(phones, "__iter__"):
-            self.refuse("its phones are no list")
+            self.refuse("its phones are not a list")
         names = sorted({str(phone) for phone in phones})
         if strange := [name for name in names if not name or name.split() != [name]]:
             self.refuse(f"{strange[0]!r:.40} is the name of a phone")
@@ -365,7 +365,7 @@ class MfaModel:
 
         Silence comes first, each part is sorted. Versions differ in the phones of
         silence and in whether phones have markers of position; the number of the phones
-        and their HMMs tell which.
+        and their HMMs show which.
         """
         real, silence_like = hmms
         own = named[: -len(("sil", "sp", "spn"))]
@@ -387,7 +387,7 @@ class MfaModel:
                     return {"<eps>": 0, **ids}, quiet
         return self.refuse(
             f"{len(real)} phones in {MODEL}, which its {len(speech)} phones and those "
-            f"of silence do not make, and no {PHONES} tells their ids"
+            f"of silence do not make, and no {PHONES} has their ids"
         )
 
     def _groups(self, speech: set[str]) -> tuple[tuple[str, ...], ...]:
@@ -411,7 +411,7 @@ def _read_meta(path: Path, source: Path) -> dict[str, Any]:
         except (yaml.YAMLError, RecursionError) as error:
             raise ValueError(" ".join(str(error).split())[:200]) from None
         if not isinstance(meta, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
         return meta
 
 
@@ -427,7 +427,7 @@ def open_model(model: str | Path) -> Iterator[MfaModel]:
             below `$MFA_ROOT_DIR` or `~/Documents/MFA`.
 
     Raises:
-        UserError: there is none, it is damaged, or it lacks a file.
+        UserError: none was found, it is damaged, or it lacks a file.
     """
     source = _find(model)
     if source.is_dir():

@@ -32,12 +32,12 @@ class LanguageOptions(Options):
     phrases: tuple[Text, ...] = ()
     """Phrases that are favoured: in the search where the package's graph is composed
     (`decode.composition: lookahead`), else among the hypotheses of final results. A
-    phrase may end with a boost of its own, `new york :3`."""
+    phrase may end with its own boost, `new york :3`."""
     phrase_boost: _Boost = 4.0
     """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
     units of the language model's costs)."""
     prompt: str = ""
-    """Text like what is said: words of it that are among the rarer half of those of the
+    """Text like the speech: words of it that are among the rarer half of those of the
     language model are favoured, where the graph is composed."""
     prompt_boost: _Boost = 1.0
     """Discount on the cost of each of these words."""
@@ -54,9 +54,9 @@ class LanguageOptions(Options):
     another pronunciation, and `word_boost` does nothing then; else for unknown words,
     where the language model knows where these stand, or the mean of all words."""
     grammar: str = ""
-    """What may be said: a list of phrases in JSON, or JSGF (docs/serving.md)."""
+    """A grammar: a list of phrases in JSON, or JSGF (docs/serving.md)."""
     phrase_list: tuple[str, ...] = ()
-    """Phrases whose words may be said, by their bigrams, as Vosk takes such a list."""
+    """Phrases whose bigrams are the language model, as Vosk takes such a list."""
     lm: str = ""
     """File of another language model, in ARPA form."""
 
@@ -84,7 +84,7 @@ class SessionOptions(LanguageOptions):
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
     """Of the samples, Hz; they are resampled to the model's. null for the model's."""
     partials: bool = True
-    """Tell of the words so far of a segment that goes on, whenever they change."""
+    """Tell of the words so far of a segment that continues, whenever they change."""
     partial_interval: NonNegativeFloat = 0.0
     """Least speech between two partial results, seconds."""
     max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
@@ -140,8 +140,8 @@ class ServerOptions(Options):
     device: Literal["cpu", "cuda", "auto"] = "auto"
     """Device of the network; `auto` for a GPU where there is one."""
     scorer: Annotated[Literal["auto", "on", "off"], SWITCH] = "auto"
-    """Network in a process of its own, for all workers, one for each GPU; `auto` for
-    where it is on a GPU, `off` for a network in each worker."""
+    """Network in its own process, for all workers, one for each GPU; `auto` for where
+    it is on a GPU, `off` for a network in each worker."""
     max_batch: PositiveInt = 64
     """Chunks of sessions that go through the network at a time."""
     max_sessions: PositiveInt = 200
@@ -228,7 +228,7 @@ class TritonOptions(Options):
     threads: PositiveInt = 2
     """Searches at a time, of each instance."""
     partials: bool = True
-    """Send the words so far of a sequence that goes on, whenever they change."""
+    """Send the words so far of a sequence that continues, whenever they change."""
     endpoint: Annotated[Literal["model", "off"], SWITCH] = "off"
     """Rules that divide a sequence into segments: `model` for those of the model's
     package, `off` for one segment."""

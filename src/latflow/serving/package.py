@@ -176,7 +176,7 @@ class Model:
             trust_code: whether code may run that the package names.
 
         Raises:
-            UserError: it is no package, of a newer format, or only aligns; a file is
+            UserError: it is not a package, of a newer format, or only aligns; a file is
                 missing or not what was packaged; parts do not fit each other; or it
                 names code that is not trusted.
         """
@@ -256,8 +256,8 @@ class Model:
         Raises:
             UserError: words or a grammar come to a package with a whole graph; words to
                 one with a second language model or without a tree, or whose phones
-                depend on those that follow; a phone is none of its own; or the grammar
-                is faulty, or has words that are not there.
+                depend on those that follow; a phone is not one of its phones; or the
+                grammar is faulty, or has words that are not there.
         """
         if not options.brings_anything:
             return self, ()

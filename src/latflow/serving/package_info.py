@@ -119,7 +119,7 @@ def read_info(folder: str | Path) -> PackageInfo:
     """Read `package.json`.
 
     Raises:
-        UserError: the folder is no package, or one of a newer format.
+        UserError: the folder is not a package, or one of a newer format.
     """
     path = Path(folder) / INFO
     remedy = "name a folder that latflow package has written"

@@ -139,28 +139,9 @@ def write_package(
             allowed.
     """
     check_own_folder(out_dir, *PACKAGE)
-    is_gmm = options.kind == "gmm"
     why_aligning = _why_aligning(files, options)
     with atomic_directory(out_dir) as folder:
-        _copy_model(files.model_dir, folder / "model", is_gmm=is_gmm)
-        _copy_all(files.lang_dir, folder / "lang", _LANG)
-        for path in sorted((files.lang_dir / "phones").glob("*.int")):
-            _copy(path, folder / "lang/phones" / path.name)
-        if why_aligning is None:
-            _copy(_given(files.graph, "graph"), folder / "graph/HCLG.fst")
-        if options.cmvn.statistics == "set":
-            frames = _given(files.frames_dir, "frames of the training set")
-            _copy(frames / STATISTICS, folder / "model" / STATISTICS)
-        if files.ivectors is not None:
-            _copy(files.ivectors, folder / IVECTORS)
-        lang = Lang.load(folder / "lang")
-        if files.g2p is not None and why_aligning is None:
-            _add_g2p(files.g2p, folder, lang, options)
-        if options.rescoring is not None:
-            _copy(_given(files.grammar, "grammar"), folder / GRAMMAR)
-            LmTrie.load(_given(files.arpa, "language model"), lang.word_ids).save(
-                folder / LM
-            )
+        lang = _copy_parts(files, folder, options, recognizes=why_aligning is None)
         with trusting(True) as own_code:  # noqa: FBT003 - of the recipe
             found = ScoredSystem.load(folder / "model", options.kind, options.scores)
             front_end = make_front_end(
@@ -202,7 +183,32 @@ def write_package(
         (folder / INFO).write_text(text, encoding="utf-8")
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
     _compare_with_parent(files, options.name)
-    _tell_own_code(out_dir, own_code)
+    _warn_of_code(out_dir, own_code)
+
+
+def _copy_parts(
+    files: PackageFiles, folder: Path, options: PackageOptions, *, recognizes: bool
+) -> Lang:
+    """Copy the parts of a system into a package; return its language."""
+    _copy_model(files.model_dir, folder / "model", is_gmm=options.kind == "gmm")
+    _copy_all(files.lang_dir, folder / "lang", _LANG)
+    for path in sorted((files.lang_dir / "phones").glob("*.int")):
+        _copy(path, folder / "lang/phones" / path.name)
+    if recognizes:
+        _copy(_given(files.graph, "graph"), folder / "graph/HCLG.fst")
+    if options.cmvn.statistics == "set":
+        frames = _given(files.frames_dir, "frames of the training set")
+        _copy(frames / STATISTICS, folder / "model" / STATISTICS)
+    if files.ivectors is not None:
+        _copy(files.ivectors, folder / IVECTORS)
+    lang = Lang.load(folder / "lang")
+    if files.g2p is not None and recognizes:
+        _add_g2p(files.g2p, folder, lang, options)
+    if options.rescoring is not None:
+        _copy(_given(files.grammar, "grammar"), folder / GRAMMAR)
+        second = LmTrie.load(_given(files.arpa, "language model"), lang.word_ids)
+        second.save(folder / LM)
+    return lang
 
 
 def _add_g2p(model: Path, folder: Path, lang: Lang, options: PackageOptions) -> None:
@@ -279,8 +285,8 @@ def _compare_with_parent(files: PackageFiles, name: str) -> None:
         )
 
 
-def _tell_own_code(package: Path, locations: Iterable[str]) -> None:
-    """Say that a package names code, if it does."""
+def _warn_of_code(package: Path, locations: Iterable[str]) -> None:
+    """Warn if a package names code."""
     if names := ", ".join(dict.fromkeys(locations)):
         log.warning(
             "%s: %s is code that the package names and does not hold: who uses the "

@@ -68,7 +68,7 @@ class Child:
         return cls(role, process, ready)
 
     def is_ready(self) -> bool:
-        """Return whether it has said so; one that is dead may have."""
+        """Return whether it has reported readiness; a dead one may have."""
         if not self._was_ready and self.ready.poll():
             with contextlib.suppress(EOFError, OSError):
                 self.ready.recv()
@@ -163,7 +163,7 @@ class Processes:
 
 
 def end_with_parent() -> None:
-    """Have this process end in order when the one that started it has gone."""
+    """End this process in order when the one that started it has gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

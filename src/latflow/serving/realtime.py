@@ -1,9 +1,9 @@
 """OpenAI's realtime protocol (`/v1/realtime`), as far as it transcribes.
 
 A client sends events of JSON: its settings (`session.update`, or the older
-`transcription_session.update`), audio in base64, `commit` and `clear`. It is told of
-turns: with `turn_detection` each segment that the session ends, else what is committed;
-deltas tell its words while they are spoken. `docs/serving.md` describes what is taken.
+`transcription_session.update`), audio in base64, `commit` and `clear`. It gets turns:
+with `turn_detection` each segment that the session ends, else what is committed; deltas
+carry the words while they are spoken. `docs/serving.md` lists the supported fields.
 Facts from OpenAI's API reference and the types of its Python package (openai 3.57).
 """
 
@@ -48,7 +48,7 @@ _KINDS = (
     "input_audio_buffer.commit",
     "input_audio_buffer.clear",
 )
-# Refusals after which a client may go on.
+# Refusals after which a client may continue.
 _PARDONED = (
     *("message", "options", "model", "request"),
     "input_audio_buffer_commit_empty",
@@ -60,7 +60,7 @@ def _event_of(message: bytes | str) -> dict[str, Any]:
     """Read an event of a client.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     try:
         event = json.loads(message) if isinstance(message, str) else None
@@ -93,10 +93,10 @@ class _RealtimeConnection(Connection):
         self._item = ""  # the turn that has begun
         self._before: str | None = None  # the turn before it
         self._turn: list[Segment] = []  # what is recognized, and not committed yet
-        self._settled = SettledWords()  # of the segment that goes on
+        self._settled = SettledWords()  # of the segment that continues
         self._has_deltas = False  # of the turn that has begun
         self._committed = 0.0  # seconds of the session that turns have had
-        self._told: str | None = None  # of the event that is answered
+        self._event_id: str | None = None  # of the event that is answered
 
     # -- what the connection asks for --------------------------------------------------
 
@@ -116,25 +116,25 @@ class _RealtimeConnection(Connection):
         )
 
     async def _accept_handshake(self) -> None:
-        """Answer the handshake, and tell the settings."""
+        """Answer the handshake, and send the settings."""
         await self._websocket.accept(self._protocol)
         await self._emit_session("created")
 
     async def _reply_to(self, message: bytes | str) -> bool:
         """Answer an event; what is wrong with it ends nothing."""
-        began, self._told = time.perf_counter(), None
+        began, self._event_id = time.perf_counter(), None
         if not self._is_trusted:
             self._service.check_token(self._keys[0] if self._keys else "")
             self._is_trusted = True
         try:
             event = _event_of(message)
-            self._told = event.get("event_id")
+            self._event_id = event.get("event_id")
             await self._take(event, began)
         except RefusedError as refusal:
             if refusal.reason not in _PARDONED:
                 raise
             self._service.metrics.refused(refusal.reason)
-            await self._tell(refusal)
+            await self._send_refusal(refusal)
         return True
 
     async def _take(self, event: Mapping[str, Any], began: float) -> None:
@@ -168,7 +168,7 @@ class _RealtimeConnection(Connection):
         """Return the samples of an event, int16.
 
         Raises:
-            RefusedError: they are none.
+            RefusedError: they are invalid.
         """
         try:
             data = base64.b64decode(event["audio"], validate=True)
@@ -196,7 +196,7 @@ class _RealtimeConnection(Connection):
     # -- turns -------------------------------------------------------------------------
 
     async def _hear(self, events: Sequence[Event], began: float) -> None:
-        """Tell what has come of samples."""
+        """Send the results of samples."""
         finals = 0
         for event in events:
             if isinstance(event, Final):
@@ -208,7 +208,7 @@ class _RealtimeConnection(Connection):
         self._service.metrics.replied(time.perf_counter() - began, finals=finals)
 
     async def _begin_turn(self, start: float) -> None:
-        """Name the turn, and tell that speech was found, once a turn."""
+        """Name the turn, and report that speech was found, once a turn."""
         if self._item:
             return
         self._item = self._id("item")
@@ -260,7 +260,7 @@ class _RealtimeConnection(Connection):
             await self._commit()
 
     async def _commit(self, rest: Sequence[TimedWord] = ()) -> None:
-        """Tell of a turn, and of its words.
+        """Send a turn, and its words.
 
         Args:
             rest: words that no delta has sent.
@@ -287,11 +287,11 @@ class _RealtimeConnection(Connection):
         for name in ("created",) if self._is_old else ("added", "done"):
             await self._emit(f"conversation.item.{name}", **values)
         await self._emit_delta(item, [word.word for word in rest], rest)
-        await self._tell_words(item, segments)
+        await self._send_words(item, segments)
         self._has_deltas = False
 
-    async def _tell_words(self, item: str, segments: Sequence[Segment]) -> None:
-        """Tell all words of a turn, or why there are none."""
+    async def _send_words(self, item: str, segments: Sequence[Segment]) -> None:
+        """Send all words of a turn, or why there are none."""
         texts = [segment.best.text for segment in segments if segment.best.words]
         warnings = [segment.warning for segment in segments if segment.warning]
         if warnings and not texts:
@@ -326,7 +326,7 @@ class _RealtimeConnection(Connection):
         await self._send(json.dumps(event, ensure_ascii=False))
 
     async def _emit_session(self, what: str) -> None:
-        """Tell the settings."""
+        """Send the settings."""
         is_old, settings = self._is_old, self._settings
         values = settings.old_values() if is_old else settings.values()
         kind = f"{'transcription_' if is_old else ''}session.{what}"
@@ -350,10 +350,10 @@ class _RealtimeConnection(Connection):
         kind = f"conversation.item.input_audio_transcription.{what}"
         await self._emit(kind, item_id=item, content_index=0, **values)
 
-    async def _tell(self, refusal: RefusedError) -> None:
+    async def _send_refusal(self, refusal: RefusedError) -> None:
         """Send an error."""
         values = error_values(refusal)["error"]
-        await self._emit("error", error={**values, "event_id": self._told})
+        await self._emit("error", error={**values, "event_id": self._event_id})
 
 
 async def serve_realtime(websocket: WebSocket, service: Service) -> None:
@@ -375,19 +375,19 @@ class SettledWords:
 
     def __init__(self) -> None:
         self._before: list[str] = []  # the hypothesis before
-        self._num_told = 0
+        self._num_sent = 0
 
     def accept(self, text: str) -> list[str]:
         """Take a hypothesis that is not the one before; return words to be sent."""
         words = text.split()
         pairs = zip(words, self._before, strict=False)
         num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        first, self._before = self._num_told, words
-        self._num_told = max(first, num_same - 1)
-        return words[first : self._num_told]
+        first, self._before = self._num_sent, words
+        self._num_sent = max(first, num_same - 1)
+        return words[first : self._num_sent]
 
     def finish(self, words: Sequence[TimedWord]) -> Sequence[TimedWord]:
         """Take the words at the end of the segment; return those not sent yet."""
-        rest = words[self._num_told :]
-        self._before, self._num_told = [], 0
+        rest = words[self._num_sent :]
+        self._before, self._num_sent = [], 0
         return rest

@@ -46,7 +46,7 @@ class Settings:
         model: that it names.
         form: of the samples.
         language: that it names; is sent back.
-        prompt: text like what is said, see `LanguageOptions`.
+        prompt: text like the speech, see `LanguageOptions`.
         keywords: phrases that are favoured.
         turns: how turns are found; None where the client commits them.
         detection: what it has set of that, as it is sent back.
@@ -140,7 +140,7 @@ class Settings:
 
 
 def wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:
-    """Return the refusal of a value that is none of those known."""
+    """Return the refusal of an unknown value."""
     names = ", ".join(map(repr, known))
     text = f"{param}: {str(value)[:100]!r} is not supported; supported: {names}"
     return RefusedError(text, "options", param=param)
@@ -150,7 +150,7 @@ def mapping(value: object, param: str) -> Mapping[str, Any]:
     """Return an object of JSON, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     if value is not None and not isinstance(value, dict):
         raise RefusedError(f"{param} must be an object", "options", param=param)
@@ -161,7 +161,7 @@ def _text(given: Mapping[str, Any], key: str, param: str) -> str:
     """Return a text of an object, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     value, param = given.get(key), f"{param}.{key}"
     if value is not None and not isinstance(value, str):
@@ -173,7 +173,7 @@ def _list(value: object, param: str) -> list[Any]:
     """Return a list, an empty one for null.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is invalid.
     """
     if value is not None and not isinstance(value, list):
         raise RefusedError(f"{param} must be a list", "options", param=param)
@@ -196,7 +196,7 @@ def _form_of(value: object) -> Form:
     """Return the form of samples that a client names.
 
     Raises:
-        RefusedError: it is none that is taken.
+        RefusedError: it is not supported.
     """
     param = "session.audio.input.format"
     if isinstance(value, str):
@@ -221,7 +221,7 @@ def turns_of(
     """Return how turns are found, and as it is sent back.
 
     Raises:
-        RefusedError: it is none of the ways, or a value is out of range.
+        RefusedError: the type is unknown, or a value is out of range.
     """
     if value is None:
         return None, None

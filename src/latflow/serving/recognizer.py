@@ -132,7 +132,7 @@ class Recognizer:
 
         Args:
             audio: the file.
-            text: what is said.
+            text: the transcript.
             lexicon: of its words, with the phones of the package; None for that of the
                 package.
             channel: of the file, from 1.
@@ -174,7 +174,7 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
         `del_`, `sub`, `errors`.
 
     Raises:
-        UserError: a hypothesis has no reference, or these are no texts by utterance.
+        UserError: a hypothesis has no reference, or these are not texts by utterance.
     """
     from latflow.scoring.results import score_utterances, totals
 
@@ -190,14 +190,14 @@ def score(references: Mapping[str, str], hypotheses: Mapping[str, str]) -> Any:
 
 
 def _path(given: Any, named: str) -> Path:
-    """Return a path, however it is told.
+    """Return a path, in whatever form it is given.
 
     Args:
         given: text, bytes or a path.
         named: how it is to be named, for the message.
 
     Raises:
-        UserError: it is none of them.
+        UserError: it is not a path.
     """
     if not isinstance(given, str | bytes | os.PathLike):
         raise UserError(f"{named}, not a {_kind(given)}", remedy="give its path")
@@ -208,7 +208,7 @@ def _words(texts: Any, which: str) -> dict[str, list[str]]:
     """Return the words of each text.
 
     Raises:
-        UserError: these are no texts by utterance.
+        UserError: these are not texts by utterance.
     """
     if not hasattr(texts, "items"):
         raise UserError(f"the {which} are a {_kind(texts)}", remedy=_TEXTS)

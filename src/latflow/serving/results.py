@@ -43,7 +43,7 @@ class Segment:
             for, or where no frame was recognized.
         warning: why nothing was recognized although there was audio (the search came
             to a dead end); None otherwise.
-        no_speech: posterior probability, in the lattice, that no word was said.
+        no_speech: posterior probability, in the lattice, that there was no word.
     """
 
     start: float
@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Partial:
-    """The words so far of a segment that goes on.
+    """The words so far of a segment that continues.
 
     Attributes:
         start: beginning of the segment, seconds from the beginning of the audio.

@@ -74,7 +74,7 @@ class _Waiting(Generic[_Item]):
             return [line.popleft() for _ in range(min(at_most, len(line)))]
 
     def close(self) -> None:
-        """Let all that wait go on, with nothing."""
+        """Let all that wait continue, with nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -113,7 +113,7 @@ class LiveSession:
         return self._ask(Session.end)
 
     def close(self) -> None:
-        """Give up what was asked and is not done; free what the session holds."""
+        """Release what was asked and is not done; free what the session holds."""
         with self._lock:
             if self._is_closed:
                 return
@@ -341,7 +341,7 @@ class Scheduler:
             self._observer.closed()
 
     def _submit(self, session: LiveSession, scores: np.ndarray | None) -> None:
-        """Have a thread do the next step of a session."""
+        """Queue the next step of a session for a thread."""
         self._steps.put(session, scores)
         self._pool.submit(self._work)
 
@@ -355,7 +355,7 @@ class Scheduler:
             self._chunks.put(session, chunk)
 
     def _score_batches(self) -> None:
-        """Have the chunks that are ready scored until asked to end."""
+        """Score the chunks that are ready until asked to end."""
         while (room := self._scorer.room()) and (batch := self._chunks.take(room)):
             callbacks = [partial(self._take_scores, session) for session, _ in batch]
             chunks, urgent = [chunk for _, chunk in batch], batch[0][0].is_at_end

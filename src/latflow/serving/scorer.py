@@ -85,7 +85,7 @@ class _Client:
     def chunk(self, request: Request, view: SharedView) -> Chunk:
         """Return what is to be scored.
 
-        Its stream goes on where it has been scored here from the beginning.
+        Its stream continues where it has been scored here from the beginning.
         """
         frames = view.frames(request.length, request.dim)
         sides = request.left, request.right
@@ -102,7 +102,7 @@ class _Client:
         return stream
 
     def close(self) -> None:
-        """Give up what came by it."""
+        """Release what came by it."""
         self.is_open = False
         self._streams.clear()
         self.channel.close()
@@ -305,7 +305,7 @@ def run_scorer(
     ready: Connection,
     verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
 ) -> None:
-    """Score in a process of its own (its entry).
+    """Score in its own process (its entry).
 
     Args:
         packages: folders of the models.

@@ -26,7 +26,7 @@ def one_channel(samples: Any) -> np.ndarray:
         UserError: they are of several channels or of another type, or not finite.
     """
     if isinstance(samples, bytes | bytearray):
-        raise UserError("bytes are no samples", remedy=_BYTES)
+        raise UserError("bytes are not samples", remedy=_BYTES)
     if hasattr(samples, "detach"):  # a tensor, maybe on a device, maybe of a training
         samples = samples.detach().cpu()
     try:
@@ -39,7 +39,7 @@ def one_channel(samples: Any) -> np.ndarray:
         raise UserError(f"samples of shape {wave.shape}", remedy=_SAMPLES)
     is_int16 = wave.dtype.kind == "i" and wave.dtype.itemsize == 2  # any byte order
     if not is_int16 and wave.dtype.kind != "f":
-        # Other integers have other scales, which nothing tells.
+        # Other integers have other scales, which are unknown.
         raise UserError(f"samples of type {wave.dtype}", remedy=_SAMPLES)
     wave = np.ascontiguousarray(wave, np.float32)
     if is_int16:

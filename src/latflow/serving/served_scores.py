@@ -41,7 +41,7 @@ def score_served(
     threads: int,
     features_dir: Path | None = None,
 ) -> None:
-    """Recognize each utterance of a set as a stream of its own, and score the words.
+    """Recognize each utterance of a set as its own stream, and score the words.
 
     Segments are those of `latflow serve` and `latflow transcribe` with their defaults.
 

@@ -66,16 +66,16 @@ def soak_server(
     """Load a server at an address; see `soak` and `load_server`.
 
     Raises:
-        UserError: it is none of Vosk's protocol.
+        UserError: its protocol is not Vosk's.
     """
 
-    async def work(server: Server, said: Sequence[Utterance]) -> SoakReport:
+    async def work(server: Server, speech: Sequence[Utterance]) -> SoakReport:
         if not isinstance(server, VoskServer):
             raise UserError(
                 "misbehaviour is known for websockets only", remedy="give ws://..."
             )
         return await soak(
-            server, said, options, misbehaving=misbehaving, process=process
+            server, speech, options, misbehaving=misbehaving, process=process
         )
 
     return with_server(url, audio, work, utterances=utterances, token=token)

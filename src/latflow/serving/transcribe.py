@@ -3,8 +3,8 @@
 Recordings are read in blocks and cut into segments; each segment is recognized by a
 `Session`, as a stream of the same samples would be, several at a time by threads (of
 one recording one after the other, where the model adapts to the speaker). A recording
-that cannot be read is reported in one line, the others go on. The memory that it takes
-does not depend on how long recordings are (but for segmentation `none`, where the
+that cannot be read is reported in one line, the others continue. The memory that it
+takes does not depend on how long recordings are (but for segmentation `none`, where the
 search remembers all of a recording, and for formats that only Lhotse reads).
 """
 
@@ -298,7 +298,7 @@ class _Job:
         self._options = options
         is_whole = options.segmentation.type == "none"
         language = language or LanguageOptions()
-        model.for_session(language)  # what is wrong with it is no recording's fault
+        model.for_session(language)  # what is wrong with it is not a recording's fault
         session = SessionOptions(
             partials=False,
             endpoint="off" if is_whole else "model",

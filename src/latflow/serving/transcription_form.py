@@ -76,7 +76,7 @@ class Wanted:
             raise RefusedError("include needs response_format json", param="include")
         for key in ("known_speaker_names", "known_speaker_references"):
             if _values(form, key):
-                raise RefusedError(f"{key}: speakers are not told apart", param=key)
+                raise RefusedError(f"{key}: speakers are not distinguished", param=key)
         names = {name.partition("[")[0] for name, _ in form.multi_items()}
         idle = ", ".join(sorted(names - _FIELDS))
         return cls(
@@ -133,7 +133,7 @@ def _chunking(form: FormData, service: Service) -> dict[str, Any]:
     }
     if not fields and given == "auto":
         return {}
-    try:  # as JSON, or in fields of their own, whose values are texts
+    try:  # as JSON, or in their own fields, whose values are texts
         given = {k: _number(v) for k, v in fields.items()} or json.loads(given)
     except (ValueError, RecursionError):
         given = None
@@ -160,7 +160,7 @@ def _several(form: FormData, key: str, known: tuple[str, ...]) -> set[str]:
     """Return the values of a list that has only some."""
     asked = set(_values(form, key))
     if unknown := asked.difference(known):
-        text = f"{key}: {min(unknown)!r} is none of {', '.join(known)}"
+        text = f"{key}: {min(unknown)!r} is not one of {', '.join(known)}"
         raise RefusedError(text, param=key)
     return asked
 
@@ -171,5 +171,5 @@ def _chosen(form: FormData, key: str, known: tuple[str, ...], default: str) -> s
     value = value.lower() if key == "stream" else value
     if value not in known:
         names = ", ".join(filter(None, known))
-        raise RefusedError(f"{key} {value!r} is none of {names}", param=key)
+        raise RefusedError(f"{key} {value!r} is not one of {names}", param=key)
     return value

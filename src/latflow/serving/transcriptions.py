@@ -48,27 +48,27 @@ async def transcribe(request: Request, service: Service) -> Response:
     try:
         async with AsyncExitStack() as stack:
             body = await stack.enter_async_context(limited(request, service))
-            form = await _told(_form(body))
+            form = await _answered(_form(body))
             stack.push_async_callback(form.close)
             wanted = Wanted.of(form, service)
-            recognition = await _told(_opened(form, service, wanted))
+            recognition = await _answered(_opened(form, service, wanted))
             stack.callback(recognition.close)
             if wanted.is_streamed:
-                kept = stack.pop_all()  # goes on with the file
+                kept = stack.pop_all()  # continues with the file
                 events = _events(recognition, kept, has_logprobs=wanted.has_logprobs)
                 return StreamingResponse(
                     _kept_alive(events),
                     media_type="text/event-stream",
                     headers={"cache-control": "no-cache"},
                 )
-            segments = await _told(_all(recognition, request))
+            segments = await _answered(_all(recognition, request))
             found = Transcription(recognition.name, recognition.seconds, segments)
             return _answer(found, wanted, recognition.notes)
     except ClientDisconnect:
         return Response(status_code=GONE)
 
 
-async def _told(work: Awaitable[_Result]) -> _Result:
+async def _answered(work: Awaitable[_Result]) -> _Result:
     """Return the result of some work; turn its errors into answers to a client."""
     try:
         return await work
@@ -136,7 +136,7 @@ class _Recognition:
         return (*self._audio.notes, *self._form_notes, *warnings)
 
     def close(self) -> None:
-        """Give up what is not recognized."""
+        """Release what is not recognized."""
         self._audio.close()
         if self._session is not None:
             self._session.close()
@@ -254,7 +254,7 @@ async def _events(
 
     try:
         async with aclosing(recognition.segments()) as found:
-            while (segment := await _told(_next(found))) is not None:
+            while (segment := await _answered(_next(found))) is not None:
                 if text := segment.best.text:
                     delta = f" {text}" if texts else text
                     words = segment.best.words
@@ -310,7 +310,7 @@ def _usage(seconds: float) -> dict[str, Any]:
 
 
 def _warnings(notes: Sequence[str]) -> dict[str, Any]:
-    """Return what is to be said beside the words."""
+    """Return the warnings, if any, as a field of an answer."""
     return {"warnings": list(notes)} if notes else {}
 
 

@@ -63,7 +63,8 @@ def write_repository(
         for name, package in packages.items():
             if not re.fullmatch(r"\w[\w.-]*", name):
                 raise UserError(
-                    f"{name!r} is no name of a model", remedy="use letters and digits"
+                    f"{name!r} is not a name of a model",
+                    remedy="use letters and digits",
                 )
             model = Model.load(package, trust_code=options.trust_code)
             if not model.is_streaming:

@@ -49,7 +49,7 @@ class _Sequence:
     Attributes:
         session: recognizes it.
         segments: that have ended.
-        partial: words of the segment that goes on.
+        partial: words of the segment that continues.
         sent: text that the client has.
         waiting: requests that are not answered yet.
         used: when the last request was answered.
@@ -117,7 +117,7 @@ class PackageModel:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Have kernels compiled before the first client waits for them."""
+        """Compile kernels before the first client waits for them."""
         rate = self._scheduler.model.sample_rate
         noise = np.random.default_rng(0).normal(0, 300, rate).astype(np.int16)
         self._begin(0)
@@ -222,7 +222,7 @@ class PackageModel:
             sequence: of the request.
             future: what was recognized.
             answers: takes the answer.
-            outputs: those that the client wants; None: the sequence goes on.
+            outputs: those that the client wants; None: the sequence continues.
         """
         try:
             sequence.take(future.result())

@@ -6,7 +6,7 @@ are built in.
 
 The graph is `HCLG.fst`, or in two parts, `HCLr.fst` and `Gr.fst`, which Vosk composes
 while it searches. `HCLr.fst` is of type `olabel_lookahead`: its words are numbered
-anew, which `Gr.fst` knows, an n-gram model whose symbol table has the words (type
+again, which `Gr.fst` knows, an n-gram model whose symbol table has the words (type
 `ngram`), or an acceptor of new numbers that gives out those of `words.txt`.
 
 Source: vosk-api `src/model.cc` (`ConfigureV1`, `ConfigureV2`); Kaldi
@@ -53,7 +53,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType({
     "endpoint.rule3.min-trailing-silence": "1.0",
     "endpoint.rule4.min-trailing-silence": "2.0",
 })  # fmt: skip
-# Options of Kaldi's front end whose other values ours has not, and that value; options
+# Options of Kaldi's front end whose other values ours lacks, and that value; options
 # that only say how a program goes about it.
 _FIXED = {
     "remove-dc-offset": "true", "round-to-power-of-two": "true", "raw-energy": "true",
@@ -127,7 +127,7 @@ class VoskFolder:
 
     @property
     def has_parts(self) -> bool:
-        """Tell whether the graph is in two parts."""
+        """Return whether the graph is in two parts."""
         return not self.hclg.is_file() and (self.graph / "HCLr.fst").is_file()
 
 
@@ -211,7 +211,7 @@ def read_graph_parts(found: VoskFolder) -> VoskGraph:
     for number, text in read_lines(path):
         if not re.fullmatch(r"\s*\d{1,9}\s*", text):
             raise UserError(
-                f"line {number} is no input label: {text[:40]!r}",
+                f"line {number} is not an input label: {text[:40]!r}",
                 file=path,
                 remedy="take the file that was made with HCLr.fst",
             )
@@ -274,7 +274,7 @@ def read_words(found: VoskFolder) -> dict[str, int]:
     """Return the ids of the words: of the graph's symbol table, else of `words.txt`.
 
     Raises:
-        UserError: there are none.
+        UserError: none were found.
     """
     name = "Gr.fst" if found.has_parts else "HCLG.fst"
     words = _output_symbols(found.graph / name)
@@ -284,7 +284,7 @@ def read_words(found: VoskFolder) -> dict[str, int]:
 def _output_symbols(path: Path) -> dict[str, int] | None:
     """Return the output symbols of an FST; None where it has none.
 
-    Of several symbols with one id the last keeps it, as in OpenFst: numbering anew
+    Of several symbols with one id the last keeps it, as in OpenFst: numbering again
     leaves such, which no arc has.
     """
     buffer = map_file(path)
@@ -318,14 +318,14 @@ def parse_ids(text: str, path: Path) -> tuple[int, ...]:
         path: of the file that has them, for messages.
 
     Raises:
-        UserError: something is no id.
+        UserError: something is not an id.
     """
     found = re.split(r"[:,\s]+", text.strip(":, \n\t"))
     for word in filter(None, found):
         if not re.fullmatch(r"\d{1,9}", word, re.ASCII):
             remedy = "give the numbers of the phones of silence, with colons between"
             raise UserError(
-                f"{word[:40]!r} is no id of a phone", file=path, remedy=remedy
+                f"{word[:40]!r} is not an id of a phone", file=path, remedy=remedy
             )
     return tuple(map(int, filter(None, found)))
 
@@ -334,7 +334,7 @@ def read_conf(found: VoskFolder) -> VoskConf:
     """Read `mfcc.conf` (or `fbank.conf`) and `model.conf`, or what Vosk has built in.
 
     Raises:
-        UserError: a file is missing, or an option has a value that ours has not.
+        UserError: a file is missing, or an option has a value that ours lacks.
     """
     kind = "mfcc" if (found.conf / "mfcc.conf").is_file() else "fbank"
     path = found.conf / f"{kind}.conf"

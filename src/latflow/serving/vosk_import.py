@@ -95,7 +95,7 @@ def import_vosk(
         g2p: model for words that sessions bring without phones.
 
     Raises:
-        UserError: a file is missing or garbled; the network has what ours has not; or
+        UserError: a file is missing or garbled; the network has what ours lacks; or
             parts do not fit each other.
     """
     out = Path(results)

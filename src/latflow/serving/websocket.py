@@ -51,7 +51,7 @@ def read_message(text: str) -> VoskConfig | Command:
     """Read a text message.
 
     Raises:
-        RefusedError: it is none of the protocol.
+        RefusedError: it is not part of the protocol.
     """
     try:
         message = json.loads(text)
@@ -240,7 +240,7 @@ class _VoskConnection(Connection):
             await self._send(partial_reply(self._partial))
         self._service.metrics.replied(time.perf_counter() - began, finals=len(finals))
 
-    async def _tell(self, refusal: RefusedError) -> None:
+    async def _send_refusal(self, refusal: RefusedError) -> None:
         """Send the client why no more is answered."""
         await self._send(json.dumps({"error": str(refusal)}, ensure_ascii=False))
 

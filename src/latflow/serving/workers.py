@@ -130,7 +130,7 @@ def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
             raise UserError(
                 f"two packages of the name {info.name}",
                 file=package,
-                remedy="serve them on ports of their own",
+                remedy="serve them on separate ports",
             )
         infos.append(info)
         if not info.is_streaming and info.why_not_recognizing is None:
@@ -230,7 +230,7 @@ def _work(
 
 
 def free_at_once() -> None:
-    """Have large arrays leave the process when they are freed (with glibc).
+    """Return large arrays to the system when they are freed (with glibc).
 
     By itself, glibc learns from arrays that are freed to take the next ones of their
     size from its heaps, up to 32 MiB; what searches free stays there, in pieces. Of
@@ -250,7 +250,7 @@ def service_of(
     session: SessionOptions,
     door: socket.socket | None = None,
 ) -> Iterator[Service]:
-    """Have models at work in this process as long as the context is open.
+    """Keep models at work in this process as long as the context is open.
 
     Args:
         models: the first one is for clients that choose none.
@@ -307,10 +307,10 @@ def _shared_scorer(
 
 
 def _warm_up(service: Service, scheduler: Scheduler) -> None:
-    """Have kernels compiled before the first client waits for them."""
+    """Compile kernels before the first client waits for them."""
     rate = service.sample_rate_of(scheduler)
     noise = np.random.default_rng(0).normal(0, 0.01, rate)
-    # Noise is no speech: it must not be looked for.
+    # Noise is not speech: it must not be looked for.
     options = service.session.replace(vad=None)
     try:
         opened = service.open(options, "warm-up", scheduler)
@@ -382,7 +382,7 @@ class Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _shared_metrics() -> Iterator[Path]:
-    """Have the processes that are started here write their counts to a folder."""
+    """Make the processes that are started here write their counts to a folder."""
     with tempfile.TemporaryDirectory(prefix="latflow-metrics-") as folder:
         os.environ[_METRICS_FOLDER] = folder
         try:
@@ -413,7 +413,7 @@ def _roles(
 
 @contextlib.contextmanager
 def _open_doors(options: ServerOptions) -> Iterator[list[Door]]:
-    """Have a door for each scorer as long as the context is open."""
+    """Keep a door for each scorer as long as the context is open."""
     number = 0
     if options.scorer == "on":
         number = torch.cuda.device_count() if options.device == "cuda" else 1
@@ -434,7 +434,7 @@ def _worker(
     ready: Connection,
     verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
 ) -> None:
-    """Serve in a process of its own (its entry)."""
+    """Serve in its own process (its entry)."""
     log_to_terminal(verbose=verbose)
     end_with_parent()
     on_ready = partial(ready.send, None)

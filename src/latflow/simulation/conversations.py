@@ -31,7 +31,7 @@ def draw_conversations(
     seed: int,
     audio: AudioFiles | None = None,
 ) -> Iterator[Record]:
-    """Draw conversations in which each utterance of a set is said once.
+    """Draw conversations in which each utterance of a set occurs once.
 
     They follow from the options, the seed and the set; who speaks when does not depend
     on rooms, noises and devices.
@@ -90,7 +90,7 @@ class _Timeline:
 
 
 class _Talk:
-    """Utterances that are still to be said, and who says the next.
+    """Utterances that are still to be placed, and who speaks next.
 
     Args:
         options: of the conversations.
@@ -107,11 +107,13 @@ class _Talk:
     ) -> None:
         self._options, self._speech, self._rate = options, speech, rate
         self._rng = np.random.default_rng([seed, _CONVERSATIONS])
-        said: dict[str, list[int]] = {}
+        by_speaker: dict[str, list[int]] = {}
         for i in range(len(speech)):
-            said.setdefault(speech.speaker(i), []).append(i)
-        self.left = {name: self._shuffled(said[name]) for name in sorted(said)}
-        self._debt = 0.0  # samples of overlap that are wanted and not there
+            by_speaker.setdefault(speech.speaker(i), []).append(i)
+        self.left = {
+            name: self._shuffled(by_speaker[name]) for name in sorted(by_speaker)
+        }
+        self._debt = 0.0  # samples of overlap that are missing
 
     def next(self) -> tuple[list[TurnDraw], int]:
         """Draw a conversation: its turns, and its length in samples."""

@@ -154,7 +154,7 @@ def simulate_corpus(
     Beside the manifests are `records.jsonl` (what was done to each utterance or
     conversation, in their order; see `AudioFiles` for the names of recordings),
     `simulation.json` (counts) and a ledger that notes noises that repeat or begin
-    elsewhere, files that are resampled (at their first use) and rooms drawn anew
+    elsewhere, files that are resampled (at their first use) and rooms drawn again
     (likewise). An utterance that cannot be simulated fails the stage.
 
     Args:
@@ -279,16 +279,7 @@ def _simulate_conversations(
 ) -> Generator[tuple[Record, Counter[str]]]:
     """Write conversations, and the manifests of their utterances.
 
-    Args:
-        speech: the utterances.
-        drawn: the conversations, in which each is said once.
-        folder: see `_simulate_utterances`.
-        final: see `_simulate_utterances`.
-        options: see `simulate_corpus`.
-        threads: see `simulate_corpus`.
-
-    Yields:
-        See `_simulate_utterances`.
+    Each utterance occurs once in `drawn`; all else is as in `_simulate_utterances`.
     """
     rate = speech.rate
     simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
@@ -342,7 +333,7 @@ def _as_segment(
     """Return a cut as a segment of a recording of its rate."""
     rate = recording.sampling_rate
     start, duration = offset / rate, num_samples / rate
-    said = fastcopy(
+    supervision = fastcopy(
         supervision_of(cut),
         recording_id=recording.id,
         start=0.0,
@@ -354,14 +345,14 @@ def _as_segment(
         start=start,
         duration=duration,
         channel=0,
-        supervisions=[said],
+        supervisions=[supervision],
         recording=recording,
         custom=cut.custom,
     )
 
 
 def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
-    """Return a cut as the whole of a recording of its own, of the cut's id.
+    """Return a cut as the whole of its own recording, of the cut's id.
 
     Args:
         cut: of the utterance.
@@ -396,7 +387,7 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
 
 
 class _Counts(Counts):
-    """Counts of a set, with a ledger of what was drawn anew, repeated or resampled."""
+    """Counts of a set, with a ledger of what was drawn again, repeated or resampled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -411,7 +402,7 @@ class _Counts(Counts):
         utt_id = record.turns[0].utterance if record.turns else record.utterance
         room = record.room
         if room is not None and room.redraws and room.number not in self._rooms:
-            self._note(utt_id, "room drawn anew: not its T60, or no place")
+            self._note(utt_id, "room drawn again: not its T60, or no place")
         for event, reason in _REASONS.items():
             for _ in range(events.get(event, 0)):
                 self._note(utt_id, reason)

@@ -43,7 +43,7 @@ def _band(frequency: np.ndarray, low: float, high: float) -> np.ndarray:
 def _over_telephone(wave: np.ndarray, rate: int) -> np.ndarray:
     """Return what arrives over a line of 8 kHz, mu-law of 8 bits (ITU-T G.711).
 
-    Lower rates are left as they are; the others lose what is above 4 kHz.
+    Lower rates are left unchanged; the others lose what is above 4 kHz.
     """
     line_rate = min(rate, _TELEPHONE_RATE)
     shared = math.gcd(rate, line_rate)

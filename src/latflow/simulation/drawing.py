@@ -153,7 +153,7 @@ class Drawing:
         )
 
     def is_simulated(self, utt_id: str, *, whole_pass: int) -> bool:
-        """Tell whether an utterance is drawn to be simulated in a pass."""
+        """Return whether an utterance is drawn to be simulated in a pass."""
         rng = self._generator(utt_id, whole_pass, "all")
         return bool(rng.random() < self._options.probability)
 

@@ -46,7 +46,7 @@ def add_impulses(
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compile a kernel; not for each size of grids anew."""
+    """Compile a kernel; not for each size of grids again."""
     return triton.jit(function, do_not_specialize=["points", "count"])
 
 

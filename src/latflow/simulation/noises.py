@@ -54,7 +54,7 @@ def cut_noise(
         begin: share of the places where it can begin, in [0, 1).
         length: samples of a part, L, with the lead.
         number: of parts, C.
-        lead: samples of a part that come before what is heard.
+        lead: samples of a part before its audible ones.
         rate: Hz.
     """
     starts = len(noise) - length + 1

@@ -1,4 +1,4 @@
-"""Simulation of utterances when they are read, anew in each pass over the data."""
+"""Simulation of utterances when they are read, again in each pass over the data."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Counts:
             self._done[i] = True
 
     def take(self) -> dict[str, float]:
-        """Return the counts, and begin anew."""
+        """Return the counts, and begin again."""
         with self._lock:
             read = {"utterances": self._read.sum(), "simulated": self._meant.sum()}
             counts = {**self._made.values(), **{k: int(n) for k, n in read.items()}}

@@ -66,7 +66,7 @@ class GeneratedRooms(Options):
     """Reverberation time at 8 kHz, as a share of `t60`, which is then that up to 1 kHz;
     it falls from octave to octave. null for walls that absorb all frequencies alike."""
     length: RoomMetres = Uniform(low=2.5, high=10.0)
-    """Length of the room, m. Sizes are drawn anew where the room cannot have the
+    """Length of the room, m. Sizes are drawn again where the room cannot have the
     reverberation time, which is counted."""
     width: RoomMetres = Uniform(low=2.5, high=10.0)
     """Width of the room, m."""
@@ -79,9 +79,9 @@ class GeneratedRooms(Options):
     """The same along its width."""
     microphone_z: Share = Uniform(low=0.4, high=0.6)
     """The same along its height. Rooms in which a source or the microphone would be too
-    near a wall are drawn anew."""
+    near a wall are drawn again."""
     distance: Metres = Uniform(low=0.5, high=3.0)
-    """Distance of the speaker from the microphone, m; drawn anew, with the room, where
+    """Distance of the speaker from the microphone, m; drawn again, with the room, where
     there is no such place. Other sources are anywhere in the room."""
     from_wall: Annotated[float, Field(ge=0.05, le=5)] = 0.5
     """Least distance of sources and microphone from walls, m."""
@@ -163,7 +163,7 @@ class DeviceOptions(Options):
     high_cut: Hertz | None = None
     """Upper edge of the band that is left, Hz."""
     clipped: ClippedShare | None = None
-    """Share of the samples that are cut off at one level (0.01 is heard, 0.1 is
+    """Share of the samples that are cut off at one level (0.01 is audible, 0.1 is
     heavy), at most 0.9."""
     telephone: Fraction = 0.0
     """Share of these utterances that go over a telephone line: 8 kHz, mu-law."""
@@ -214,7 +214,7 @@ class SimulationOptions(Options):
     """
 
     probability: Fraction = 1.0
-    """Share of the utterances that are simulated; the others stay as they are."""
+    """Share of the utterances that are simulated; the others stay unchanged."""
     rooms: Annotated[GeneratedRooms | MeasuredRooms, TAGGED] | None = None
     """Rooms; null for none."""
     noises: dict[Name, Annotated[RecordedNoise | GeneratedNoise, TAGGED]] = Field(
@@ -304,7 +304,7 @@ Target = Annotated[CleanTarget | EarlyTarget | MaskTarget, TAGGED]
 
 
 class SimulationDraws(SimulationOptions):
-    """Simulation of utterances when they are read, drawn anew in each pass.
+    """Simulation of utterances when they are read, drawn again in each pass.
 
     Labels stay right: sound arrives when it did, and no utterance gets longer. An array
     hears the channel of the utterance, and is for features of its channels.
@@ -352,7 +352,7 @@ class SimulationDraws(SimulationOptions):
 
 
 class ConversationOptions(Options):
-    """Conversations, in which each utterance of the set is said once.
+    """Conversations, in which each utterance of the set occurs once.
 
     Speakers take turns: another one begins before the last has ended, or after a pause.
     """
@@ -397,7 +397,7 @@ class SimulatedSetOptions(SimulationOptions):
     @model_validator(mode="after")
     def _check_conversation(self) -> Self:
         if self.conversation is not None and self.speakers is not None:
-            raise ValueError("speakers: conversation has speakers of its own")
+            raise ValueError("speakers: conversation has its own speakers")
         walks = isinstance(self.rooms, GeneratedRooms) and self.rooms.movement
         if self.conversation is not None and walks:
             raise ValueError("rooms.movement: speakers of a conversation stay")
@@ -447,7 +447,7 @@ class CorpusSectionOptions(CorpusOptions):
     simulated: dict[SetName, SimulatedSetOptions] = Field(default_factory=dict)
     """Test sets, by name, that are made of others by simulation; see
     docs/simulation.md. An utterance has the same noise and the same room in all of
-    them, but for what their options tell apart."""
+    them, except where their options differ."""
 
     @model_validator(mode="after")
     def _check_simulated(self) -> Self:

@@ -93,7 +93,7 @@ class SpeakerDraw(Options):
     """Another speaker."""
 
     utterance: str
-    """What is said: id of an utterance of the same set."""
+    """Id of an utterance of the same set."""
     offset: int
     """When the other one begins, samples from the start of the utterance."""
     sir: Level
@@ -118,7 +118,7 @@ class TurnDraw(Options):
     """An utterance of a conversation."""
 
     utterance: str
-    """What is said: id of an utterance of the set."""
+    """Id of an utterance of the set."""
     speaker: str
     offset: NonNegativeInt
     """When it begins, samples from the start of the conversation."""
@@ -131,7 +131,7 @@ class TurnDraw(Options):
 
 
 def _is_none(value: float | None) -> bool:
-    """Tell whether a value is left out of files."""
+    """Return whether a value is left out of files."""
     return value is None
 
 
@@ -167,7 +167,7 @@ class Record(Options):
 
     @property
     def is_simulated(self) -> bool:
-        """Tell whether anything but its speed and volume is changed."""
+        """Return whether anything but its speed and volume is changed."""
         added = self.noises or self.speakers or self.turns
         return bool(self.room or self.response or added or self.device)
 
@@ -202,7 +202,7 @@ def list_audio(files: str) -> list[str]:
     """Return the audio files of a folder, with all below it, or of a pattern; sorted.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     path = Path(files)
     if path.is_dir():
@@ -309,7 +309,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
     """Yield the records of a file; see `AudioFiles.absolute`.
 
     Raises:
-        UserError: the file is missing, or a line is no record.
+        UserError: the file is missing, or a line is not a record.
     """
 
     def make(values: dict[str, Any]) -> Record:

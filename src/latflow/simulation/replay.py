@@ -114,8 +114,8 @@ def replayed(
         with naming(record, options.records):
             checked = replay.checked(record)
         yield checked
-    if not replay.is_said.all():
-        missing = speech.utt_id(int(replay.is_said.argmin()))
+    if not replay.is_used.all():
+        missing = speech.utt_id(int(replay.is_used.argmin()))
         raise UserError(
             f"has no record of an utterance of {options.of}",
             file=options.records,
@@ -128,7 +128,7 @@ class _Replay:
     """Checks records one after another, and knows those before.
 
     Attributes:
-        is_said: bool [N], utterances that have had their record, or their turn.
+        is_used: bool [N], utterances that have had their record, or their turn.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class _Replay:
         self._audio = audio
         self._conversations: set[str] = set()
         self._next = 0
-        self.is_said = np.zeros(len(speech), np.bool_)
+        self.is_used = np.zeros(len(speech), np.bool_)
 
     def checked(self, record: Record) -> Record:
         """Return a record with absolute paths, if it is one of the set's next.
@@ -185,7 +185,7 @@ class _Replay:
                 "is not the next utterance of the set",
                 remedy="leave one record of each utterance, in the order of the set",
             )
-        self._say(i, record.num_samples, record.speed or 1.0)
+        self._use(i, record.num_samples, record.speed or 1.0)
 
     def _check_conversation(self, record: Record) -> None:
         """Refuse turns of others than the set's utterances, each once."""
@@ -198,20 +198,20 @@ class _Replay:
         is_name = _NAME.fullmatch(name) and name not in self._conversations
         if not is_name or len(self._conversations) != self._next:
             raise UserError(
-                "is no conversation with a name of its own, next to conversations",
+                "is not a conversation with a unique name, next to conversations",
                 remedy="name each by other letters, digits, -, _ and ., and leave "
                 "records of single utterances out",
             )
         self._conversations.add(name)
         for turn in record.turns:
             i = self._position(turn.utterance)
-            if self.is_said[i]:
-                raise UserError("is said twice", utterance=turn.utterance)
+            if self.is_used[i]:
+                raise UserError("occurs twice", utterance=turn.utterance)
             if turn.offset + turn.num_samples > record.num_samples:
                 raise UserError(
                     f"ends behind the end of {name}", utterance=turn.utterance
                 )
-            self._say(i, turn.num_samples)
+            self._use(i, turn.num_samples)
 
     def _position(self, utt_id: str) -> int:
         """Return the number of an utterance of the set."""
@@ -224,8 +224,8 @@ class _Replay:
                 remedy="take records of this set",
             ) from None
 
-    def _say(self, i: int, num_samples: int, speed: float = 1.0) -> None:
-        """Note an utterance as said; refuse another length."""
+    def _use(self, i: int, num_samples: int, speed: float = 1.0) -> None:
+        """Note an utterance as used; refuse another length."""
         length = num_samples_at(self._speech.num_samples(i), speed)
         if length != num_samples:
             there = f" at speed {speed:g}" if speed != 1.0 else ""
@@ -235,4 +235,4 @@ class _Replay:
                 utterance=self._speech.utt_id(i),
                 remedy="take records of these recordings",
             )
-        self.is_said[i] = True
+        self.is_used[i] = True

@@ -4,7 +4,7 @@ Sound arrives when it did without the room, and no utterance gets longer, so tha
 transcripts and alignments stay right. The order: the speed of a training's utterance,
 speech into its room (its power stays), other speakers, noises, the whole to full scale
 where it is louder, effects of the device, the volume of a training's utterance. An
-utterance of digital silence stays as it is but for these two, and so does one with
+utterance of digital silence stays unchanged but for these two, and so does one with
 samples that are not numbers, which features are refused for.
 """
 
@@ -113,14 +113,14 @@ class Simulator:
         mixed = np.zeros(_at_all(np.zeros(record.num_samples), record).shape)
         is_speech = np.zeros(record.num_samples, np.bool_)
         for turn in record.turns:
-            said = self._said(turn.utterance, record).astype(np.float64)
-            speech = self._in_place(said, record, turn.place, rings_on=True)
-            if said.any():
-                speech *= math.sqrt(_power(said) / _power(speech[..., : len(said)]))
+            dry = self._speech_of(turn.utterance, record).astype(np.float64)
+            speech = self._in_place(dry, record, turn.place, rings_on=True)
+            if dry.any():
+                speech *= math.sqrt(_power(dry) / _power(speech[..., : len(dry)]))
             speech = speech[..., : record.num_samples - turn.offset]
             last = turn.offset + speech.shape[-1]
             mixed[..., turn.offset : last] += speech * 10 ** (turn.level / 20)
-            is_speech[turn.offset : turn.offset + len(said)] = True
+            is_speech[turn.offset : turn.offset + len(dry)] = True
         if mixed.any():
             power = _power(mixed[..., is_speech])
             self._add_noises(mixed, power, record, events)
@@ -250,8 +250,8 @@ class Simulator:
     ) -> np.ndarray:
         """Return a wave as it arrives from a speaker who walks.
 
-        What is said between two points of the way is shared by their responses. Each
-        begins with its own direct path, so that sound arrives when it did all the time.
+        Speech between two points of the way is shared by their responses. Each begins
+        with its own direct path, so that the sound's time of arrival is continuous.
         """
         way = np.subtract(movement.end, room.source)
         length = float(np.linalg.norm(way))
@@ -271,13 +271,13 @@ class Simulator:
         self, mixed: np.ndarray, power: float, record: Record, draw: SpeakerDraw
     ) -> None:
         """Add another speaker to an utterance of some power."""
-        other = self._said(draw.utterance, record).astype(np.float64)
+        other = self._speech_of(draw.utterance, record).astype(np.float64)
         if not other.any():
             return
-        said = len(other)
+        num_samples = len(other)
         if draw.place is not None:  # other speakers keep a room that was measured
             other = self._in_place(other, record, draw.place, rings_on=True)
-        own = _power(other[..., :said])
+        own = _power(other[..., :num_samples])
         other *= math.sqrt(power / own / 10 ** (draw.sir / 10))
         end = min(mixed.shape[-1], draw.offset + other.shape[-1])
         first = max(0, draw.offset)
@@ -285,7 +285,7 @@ class Simulator:
             part = other[..., first - draw.offset : end - draw.offset]
             mixed[..., first:end] += part
 
-    def _said(self, utt_id: str, record: Record) -> np.ndarray:
+    def _speech_of(self, utt_id: str, record: Record) -> np.ndarray:
         """Return the samples of an utterance that a record names."""
         try:
             i = self._speech.position(utt_id)
@@ -362,7 +362,7 @@ class Simulator:
 
 
 def _is_changed(record: Record, samples: np.ndarray) -> bool:
-    """Tell whether anything is done to an utterance; see the module's docstring."""
+    """Return whether anything is done to an utterance; see the module's docstring."""
     return (
         record.is_simulated and bool(samples.any()) and bool(np.isfinite(samples).all())
     )

@@ -3,7 +3,7 @@
 The *global* batches of an epoch follow from (data, options, seed, epoch) alone. A rank
 takes its share of each of them, so that all ranks make equally many steps and together
 make those that one process would make. A position in an epoch is the number of a batch:
-`epoch(e, first_batch=k)` goes on where a training was stopped.
+`epoch(e, first_batch=k)` continues where a training was stopped.
 
 Memory grows with the batch, and with 8 bytes a chunk for the order of an epoch; frames
 stay on the disk until their batch comes.
@@ -155,7 +155,7 @@ class BatchSource:
         Args:
             found: n utterances.
             what: the target.
-            index: int64 [n], where it is; -1 where there is none.
+            index: int64 [n], where it is; -1 without one.
             ledger: gets the others.
         """
         is_there, ids = index >= 0, self.reader.utt_ids

@@ -3,8 +3,8 @@
 The phones of an alignment and labels set by hand are matched utterance by utterance.
 Each boundary that both have is an example for the `BoundaryModel`. It is trained once
 for each fold without a part of the speakers (or recordings, of fewer than three
-speakers), which tells how well it does on speech that it has not seen and how wide its
-intervals have to be, and once with all examples.
+speakers), which shows how well it does on unseen speech and how wide its intervals have
+to be, and once with all examples.
 
 Source: Stolcke et al. 2014, "Highly accurate phonetic segmentation using boundary
 correction models and system fusion", corrects boundaries by regression for each pair of
@@ -71,7 +71,7 @@ class Utterance:
         recording: that it is of.
         names: of its N phones.
         times: of the alignment, float64[N + 1].
-        truth: set by hand, float64[N + 1], NaN where there is none.
+        truth: set by hand, float64[N + 1], NaN without one.
         frames: cepstra in short windows, float64[T, D].
     """
 
@@ -143,7 +143,7 @@ def true_boundaries(
         labels: set by hand, in order of time, silences left out.
 
     Returns:
-        float64[N + 1], NaN where there is none.
+        float64[N + 1], NaN without one.
     """
     truth = np.full(len(times), np.nan)
     spoken = [i for i, name in enumerate(names) if name.lower() not in SILENCES]
@@ -171,7 +171,7 @@ class Learnt:
         before: errors of the boundaries of the alignment, see `summary`.
         after: of those that the models of the folds have set.
         coverage: share of the true boundaries within the intervals, of each of
-            `SHARES`, with widths that the other folds tell.
+            `SHARES`, with widths from the other folds.
         held_out: what folds are made of, speakers or recordings.
     """
 
@@ -245,7 +245,7 @@ def learn_from(
     known = sum(int(np.isfinite(u.truth[1:-1]).sum()) for u in utterances)
     if known < FEWEST:
         raise UserError(
-            f"{known} boundaries set by hand that the alignment has, too, where "
+            f"{known} manual boundaries that the alignment has, too, where "
             f"{FEWEST} are needed",
             remedy="5 minutes of speech have 3,000; their phones are in a tier that "
             "--tier names",
@@ -413,7 +413,7 @@ def render(learnt: Learnt) -> str:
     """Return the figures as a reader wants them."""
     rows = [("as aligned", learnt.before), ("as learnt", learnt.after)]
     lines = [
-        f"{learnt.before['count']} boundaries set by hand, each judged by a model that "
+        f"{learnt.before['count']} manual boundaries, each judged by a model that "
         f"was learnt without its {learnt.held_out[:-1]}:\n"
     ]
     for name, row in rows:

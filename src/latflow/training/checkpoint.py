@@ -1,9 +1,9 @@
-"""Checkpoints: all that a training needs to go on as if it had not been stopped.
+"""Checkpoints: all that a training needs to continue as if it had not been stopped.
 
-A file `e0003-b000120.pt` lets a training go on in epoch 3 after its first 120 batches.
-It is written beside its name, forced to the disk, and renamed: a killed job leaves the
-checkpoint before, or this one whole. Random numbers follow from (seed, step, rank), so
-that the position holds their state too.
+A file `e0003-b000120.pt` lets a training continue in epoch 3 after its first 120
+batches. It is written beside its name, forced to the disk, and renamed: a killed job
+leaves the checkpoint before, or this one whole. Random numbers follow from (seed, step,
+rank), so that the position holds their state too.
 
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
@@ -40,7 +40,7 @@ Means = dict[str, float]
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """The epoch and batch at which a training goes on.
+    """The epoch and batch at which a training continues.
 
     Attributes:
         epoch: counted from 1.
@@ -152,7 +152,7 @@ class CheckpointStore:
         before goes only when this one is on the disk.
 
         Args:
-            position: where to go on.
+            position: where to continue.
             state: tensors and plain values.
             wanted: epochs whose ends must stay, e.g. the best.
         """
@@ -197,7 +197,7 @@ class CheckpointStore:
         return whole["state"]
 
     def latest(self) -> tuple[Position, State] | None:
-        """Return the newest checkpoint; None where there is none.
+        """Return the newest checkpoint; None without one.
 
         Files that a killed job was writing are removed.
 
@@ -240,13 +240,13 @@ def read_checkpoint(path: Path) -> State:
         raise UserError(
             f"not a readable checkpoint ({what})",
             file=path,
-            remedy="remove the file; the training goes on from the one before",
+            remedy="remove the file; the training continues from the one before",
         ) from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise UserError(
             "not a checkpoint of this version of latflow",
             file=path,
-            remedy="remove the folder; the training begins anew",
+            remedy="remove the folder; the training begins again",
         )
     return whole
 
@@ -260,14 +260,17 @@ def _write(path: Path, whole: State) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch tells of the disk by the latter
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # torch reports faults of the disk by the latter
         temporary.unlink(missing_ok=True)
         raise UserError(
             f"may not be written ({_reason(error)})",
             file=path,
             remedy="the unfinished file was removed; free space there, or have the "
-            "results folder on another disk: the training goes on from the checkpoint "
-            "before",
+            "results folder on another disk: the training continues from the "
+            "checkpoint before",
         ) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:

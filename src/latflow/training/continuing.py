@@ -1,8 +1,8 @@
 """Go on with a training under other options: `training.continue_from: last`.
 
-An unchanged training goes on by itself. One whose learning rate, say, was changed is
-another training, with a folder of checkpoints of its own: there the checkpoints of the
-last training of the same network are taken over, with a record of what has changed. The
+An unchanged training continues by itself. One whose learning rate, say, was changed is
+another training, with its own folder of checkpoints: there the checkpoints of the last
+training of the same network are taken over, with a record of what has changed. The
 record is part of what identifies the new training, and a line of its log.
 """
 
@@ -72,9 +72,9 @@ def keep_finished(folder: Path) -> None:
 def continue_last(
     checkpoints: Path, folder: Path, identity: Mapping[str, Any]
 ) -> Continued:
-    """Have a training go on from the last one of the same network.
+    """Continue a training from the last one of the same network.
 
-    Where it has begun already, it goes on from its own checkpoints.
+    Where it has begun already, it continues from its own checkpoints.
 
     Args:
         checkpoints: folder of the folders of all trainings of the network.
@@ -104,7 +104,7 @@ def continue_last(
     write_json(record, continued)  # last: without it all is taken over again
     changed = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changes.items())
     log.info(
-        "goes on from epoch %d, batch %d of the training %s; changed: %s",
+        "continues from epoch %d, batch %d of the training %s; changed: %s",
         newest.epoch, newest.batch, source, changed or "nothing",
     )  # fmt: skip
     return continued
@@ -156,7 +156,7 @@ def _changes(
         raise UserError(
             f"training.continue_from: the last training differs in {', '.join(fixed)}",
             file=source,
-            remedy="set these as they were, or leave continue_from out to train anew",
+            remedy="set these as they were, or leave continue_from out to train again",
         )
     hidden = ("training.continue_from", "continued")
     return {
@@ -167,12 +167,12 @@ def _changes(
 
 
 def _may_change(key: str) -> bool:
-    """Tell whether a training may go on when the value of a path has changed."""
+    """Return whether a training may continue when the value of a path has changed."""
     return any(_is_below(key, name) for name in _MAY_CHANGE)
 
 
 def _is_below(key: str, name: str) -> bool:
-    """Tell whether a path is another one, or leads into it."""
+    """Return whether a path is another one, or leads into it."""
     return key == name or key.startswith(f"{name}.")
 
 

@@ -99,7 +99,7 @@ class GraphedNetwork:
         return batch.features.shape, longest, batch.has_context, is_full, hooks
 
     def _capture(self, key: Hashable, batch: Batch, gradient: FlatGradient) -> bool:
-        """Capture the passes of batches like this one; tell whether it worked."""
+        """Capture the passes of batches like this one; return whether it worked."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
@@ -216,7 +216,7 @@ class _Replay(torch.autograd.Function):
 
 
 def is_capturable(network: nn.Module) -> bool:
-    """Tell whether all layers of a network compute without asking the device.
+    """Return whether all layers of a network compute without asking the device.
 
     A class speaks for itself alone: what is derived from it may do anything.
     """

@@ -109,7 +109,7 @@ class SamplingOptions(Options):
 
     @property
     def is_even(self) -> bool:
-        """Tell whether a pass takes each utterance once."""
+        """Return whether a pass takes each utterance once."""
         return self.speaker_power == 1 and not self.length_power
 
 
@@ -127,7 +127,7 @@ class MixedNoise(Options):
 
 
 class MixingDraws(Options):
-    """Noises that are added to stored features, drawn anew in each pass over the data.
+    """Noises that are added to stored features, drawn again in each pass over the data.
 
     Energies add up, phases are not known; see docs/simulation.md. Draws follow from the
     seed, the utterance's id and the pass.
@@ -223,7 +223,7 @@ class BatchOptions(Options):
     false` in `nnet.features`)."""
     perturbation: PerturbationDraws | None = None
     """Speed and volume that are drawn for each utterance in each pass, where features
-    are not stored; null leaves the audio as it is. See `corpus.perturbed` for stored
+    are not stored; null leaves the audio unchanged. See `corpus.perturbed` for stored
     ones."""
     simulation: SimulationDraws | None = None
     """Rooms, noises, other speakers and devices that are drawn for each utterance in
@@ -300,9 +300,9 @@ class Hdf5Options(Options):
     ]
     """Files of each set, by its name (`train`, `dev`, those of `corpus.test` and
     `corpus.perturbed`): of all that a network with these features is trained on or
-    decodes. Labels may lie in files of their own, put together with those of the
-    features by `seqTags`: where `inputs` are labels (RETURNN's `HDFDumpLayer`), they
-    are those of the only one of `targets` that no other file has."""
+    decodes. Labels may lie in their own files, put together with those of the features
+    by `seqTags`: where `inputs` are labels (RETURNN's `HDFDumpLayer`), they are those
+    of the only one of `targets` that no other file has."""
     targets: Annotated[tuple[Name, ...], Unique] = ()
     """Names, in `targets/data`, of labels that outputs with `loss: ce` learn: one label
     a frame. `pdf`, pdf-ids of the tree of `alignments`, and `phone` take the place of

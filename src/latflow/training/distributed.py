@@ -1,4 +1,4 @@
-"""The ranks of a training and what they tell each other: one small interface.
+"""The ranks of a training and their communication: one small interface.
 
 Three back ends: none (one rank), torch.distributed (gloo on CPU, NCCL on GPUs) and
 Horovod. A rank is a process; `launch.py` starts them. All operations are collective:
@@ -87,7 +87,7 @@ class Backend:
         return sums.tolist()
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - a flag is the matter
-        """Tell whether a flag is true on some rank."""
+        """Return whether a flag is true on some rank."""
         return self.all_reduce_numbers([float(flag)])[0] > 0
 
 

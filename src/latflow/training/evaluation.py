@@ -54,7 +54,7 @@ def evaluate(
 
     Raises:
         UserError: no frame has a label, or the loss is not finite: no epoch could be
-            told from another.
+            compared with another.
     """
     names = (FRAMES, LOSS, *criterion.statistics)
     device = next(network.parameters()).device

@@ -126,7 +126,7 @@ class Forward:
             yield utterance, scores
 
     def _not_finite(self, utterance: str) -> UserError:
-        """Return the error of scores that are no numbers, by what they come of."""
+        """Return the error of scores that are not numbers, by what they come of."""
         for name, value in self.model.network.state_dict().items():
             if not value.isfinite().all():
                 return UserError(

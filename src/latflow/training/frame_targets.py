@@ -110,7 +110,7 @@ class StoredTargets(FrameTargets):
         """Open the features of the splits `train` and `dev`.
 
         Raises:
-            UserError: one is no frame store.
+            UserError: one is not a frame store.
         """
         stores = {"train": FrameStore.load(train), "dev": FrameStore.load(dev)}
         normalizer = Normalizer.estimate("global", stores["train"])
@@ -145,7 +145,7 @@ class SimulatedTargets(FrameTargets):
     """What simulation knows of the utterances of a pass: wanted features, or masks.
 
     Features are normalized by mean and variance of the clean ones over the training
-    set, masks are left as they are.
+    set, masks are left unchanged.
 
     Args:
         target: what is learnt.

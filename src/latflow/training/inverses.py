@@ -9,7 +9,7 @@ WHOLE = 128  # size of matrices that are factored at once, at most
 
 
 def smoothed_inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
-    """Return c (M + alpha tr(M) / D I)^-1, which leaves a mean square as it is.
+    """Return c (M + alpha tr(M) / D I)^-1, which leaves a mean square unchanged.
 
     The mean square of vectors with the second moments M, that is; c follows from it.
 
@@ -20,7 +20,7 @@ def smoothed_inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
             change nothing of the others' result.
 
     Returns:
-        float32 [..., D, D], which leaves the mean square as it is.
+        float32 [..., D, D], which leaves the mean square unchanged.
     """
     mean = _diagonal(moments).sum(-1) / sizes
     is_seen = mean > 0
@@ -44,7 +44,7 @@ def inverted(matrix: Tensor) -> Tensor:
     """Return the inverses of symmetric positive definite matrices [..., D, D].
 
     By halves, whose products are faster than the triangular matrices of a whole
-    factorization. Numbers that are none stay: the loss tells them, with the utterances.
+    factorization. NaN and infinities stay: the loss reports them, with the utterances.
     """
     size = matrix.shape[-1]
     if size <= WHOLE:

@@ -29,7 +29,7 @@ class Job(ABC):
     """Files and options of a training, which its rule gives by name.
 
     Ranks read it from JSON; `run_training` has put into the last two fields by then
-    what the job itself tells.
+    what the job itself reports.
     """
 
     options: RunOptions
@@ -56,7 +56,7 @@ class Job(ABC):
     identity: dict[str, Any] = field(default_factory=dict)
     """Everything that the training depends on; see `identify`."""
     continued: dict[str, Any] | None = None
-    """What it goes on from, where that is another training; see `continue_last`."""
+    """What it continues from, where that is another training; see `continue_last`."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Job(ABC):
 
     @property
     def whole_identity(self) -> dict[str, Any]:
-        """What tells its checkpoints: what it depends on, and what it goes on from."""
+        """Key of its checkpoints: what it depends on, and what it continues."""
         if self.continued is None:
             return self.identity
         return {**self.identity, "continued": self.continued}

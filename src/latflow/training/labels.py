@@ -32,7 +32,7 @@ _BLOCK = 1 << 22  # labels that are counted at a time
 
 
 def _number_of_classes(value: Any) -> int:
-    """Return a number of classes that a store tells.
+    """Return a number of classes of a store.
 
     Raises:
         ValueError: it cannot be one.
@@ -75,7 +75,7 @@ class LabelStore(RaggedStore):
             int64 [K], float64 [K] with weights.
 
         Raises:
-            UserError: a label is no class.
+            UserError: a label is not a class.
         """
         total = np.zeros(self.num_classes, np.int64 if weights is None else np.float64)
         for first in range(0, len(self.flat), _BLOCK):
@@ -204,7 +204,7 @@ def write_targets(
             the place of alignments; None for none.
 
     Raises:
-        UserError: a target that alignments do not tell, or alignments of another model.
+        UserError: a target that alignments do not have, or alignments of another model.
     """
     found = {}
     for name in dict.fromkeys(names):

@@ -7,8 +7,8 @@ the batches shuffled. Adam's learning rate falls by the newbob rule on the dev t
 the parameters of the best epoch are kept. Without a dev text, a share of the text is
 held out for it.
 
-A killed training goes on from its last checkpoint and, on the processor, ends with the
-same bits.
+A killed training continues from its last checkpoint and, on the processor, ends with
+the same bits.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def epoch_batches(
 
     Args:
         lengths: int [N], words of the sentences with their ends.
-        batch_words: sentences x longest of a batch, at most; a longer sentence is a
-            batch of its own.
+        batch_words: sentences x longest of a batch, at most; a longer sentence is its
+            own batch.
         seed: of the training.
         epoch: from 1; 0 for the order of the lengths (evaluation).
     """
@@ -277,7 +277,7 @@ class _Trainer:
         )
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; returns what the model's folder tells."""
+        """Train to the end; return the facts for the model's folder."""
         position = self._restore()
         while position.epoch <= self.options.epochs and not is_exhausted(
             self.history, self.options.patience

@@ -9,12 +9,12 @@ function that each rank calls and its arguments. The ranks are processes
 * by `srun`, on the machines of the SLURM job that we are in, where the hosts are called
   `srun` (both back ends; `latflow.training.slurm`).
 
-A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
-first failure in one line: the others fail because of it.
+A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher reports
+the first failure in one line: the others fail because of it.
 
 Batch systems send SIGTERM before they take a machine away. The ranks agree on the step
 after which they stop, the checkpoint is written, and the process ends with
-`RESUME_STATUS`: the same command goes on.
+`RESUME_STATUS`: the same command continues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from latflow.training.distributed import (
     meeting_place,
 )
 
-RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
+RESUME_STATUS = 75  # EX_TEMPFAIL: the same command continues
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 _POLL = 0.05
 _HOROVOD_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"  # to meet, and for an answer; else 30
@@ -130,7 +130,7 @@ def run_ranks(
         backend: `none`, `torch` or `horovod`.
         threads: see `launch`.
         hosts: see `launch`.
-        elastic: with Horovod, go on when ranks die as long as one is left.
+        elastic: with Horovod, continue when ranks die as long as one is left.
 
     Raises:
         Interrupted: the ranks were asked to stop, and wrote a checkpoint.
@@ -190,7 +190,7 @@ def launch(
         threads: of all ranks of a machine together; with `srun`, of each rank,
             since a job has this many cores for each of its tasks.
         hosts: for Horovod, as `horovodrun -H`; or `srun`; by default this machine.
-        elastic: with Horovod, go on when ranks die as long as one is left.
+        elastic: with Horovod, continue when ranks die as long as one is left.
 
     Raises:
         Interrupted: the ranks were asked to stop, and wrote a checkpoint.
@@ -203,7 +203,7 @@ def launch(
     if is_slurm and elastic:
         raise UserError(
             "an elastic training cannot be started by srun, which ends all ranks",
-            remedy="set training.elastic to false: a job that is tried again goes on",
+            remedy="set training.elastic to false: a job that is tried again continues",
         )
     if backend != "horovod" and hosts is not None and not is_slurm:
         raise UserError(
@@ -216,7 +216,7 @@ def launch(
         # Listens as long as there is the variable, while the ranks are at work.
         place = meeting_place(socket.gethostname() if is_slurm else "127.0.0.1")
         environment[RENDEZVOUS] = f"{place.host}:{place.port}"
-    if backend == "horovod" and not elastic:  # which starts anew without who is late
+    if backend == "horovod" and not elastic:  # which starts again without who is late
         environment.setdefault(_HOROVOD_LIMIT, f"{TIMEOUT.total_seconds():.0f}")
     starter: list[str] = []  # nobody: we start the ranks ourselves
     if is_slurm:
@@ -317,7 +317,7 @@ def _start(
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have the kernel send a signal to this process when its parent ends (Linux).
+    """Make the kernel send a signal to this process when its parent ends (Linux).
 
     Args:
         number: of the signal.
@@ -384,7 +384,7 @@ def _as_asked(status: int, passed: Collection[int]) -> int:
     """Return a rank's status; one that our own request has ended was asked to stop.
 
     A rank that is still starting, or has trained and writes its model, does not listen
-    for requests: SIGTERM ends it, and its last checkpoint is where it goes on.
+    for requests: SIGTERM ends it, and its last checkpoint is where it continues.
     """
     is_asked = status == -signal.SIGTERM and signal.SIGTERM in passed
     return RESUME_STATUS if is_asked else status
@@ -408,8 +408,8 @@ def _judge(job: Path, statuses: Sequence[int]) -> None:
     if failures:
         first = min(failures, key=lambda report: report["time"])
         what = f"rank {first['rank']} failed: {first['error']}"
-        remedy = f"the ranks' output tells more; {remedy}"
+        remedy = f"see the ranks' output; {remedy}"
         raise UserError(what, remedy=remedy)
     codes = ", ".join(str(status) for status in statuses)
     what = f"the ranks ended with exit status {codes} and no word why"
-    raise UserError(what, remedy=f"their output may tell; {remedy}")
+    raise UserError(what, remedy=f"see their output; {remedy}")

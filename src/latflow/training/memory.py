@@ -149,5 +149,5 @@ def _too_large(batch: Batch) -> UserError:
     return UserError(
         f"out of memory in a pass over {sizes}; the largest is this utterance",
         utterance=batch.utterances[int(batch.lengths.argmax())],
-        remedy=f"{smaller}; latflow plan tells what a network takes",
+        remedy=f"{smaller}; latflow plan shows what a network takes",
     )

@@ -56,12 +56,12 @@ class FeatureMixing:
 
     Args:
         options: to draw from.
-        store: frames as they were extracted, by the extractor that it tells of.
+        store: frames as they were extracted, by the extractor that it records.
         seed: of all draws.
 
     Raises:
-        UserError: the store does not tell of its extractor, that cannot add features,
-            or a folder or pattern names no audio.
+        UserError: the store does not record its extractor, that cannot add features, or
+            a folder or pattern names no audio.
     """
 
     def __init__(self, options: MixingDraws, store: FrameStore, *, seed: int) -> None:
@@ -167,7 +167,7 @@ def _extractor_of(store: FrameStore) -> Extractor:
     extraction = store.meta.get("extraction")
     if extraction is None:
         raise UserError(
-            "does not tell what its features were computed by",
+            "does not record how its features were computed",
             file=store.folder,
             remedy="take features of nnet.features, stored and without CMVN",
         )

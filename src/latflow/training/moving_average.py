@@ -44,7 +44,7 @@ class MovingAverage:
 
     @contextmanager
     def in_network(self) -> Iterator[None]:
-        """Have the means instead of the parameters for a while."""
+        """Use the means instead of the parameters within a context."""
         kept = {name: p.detach().clone() for name, p in self._averaged()}
         self.put_in()
         try:

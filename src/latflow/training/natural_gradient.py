@@ -95,7 +95,7 @@ class NaturalGradient(optim.SGD):
 
     @property
     def is_observing(self) -> bool:
-        """Tell whether this step looks at inputs and derivatives."""
+        """Return whether this step looks at inputs and derivatives."""
         return self._steps < _FIRST or self._steps % self._period == 0
 
     def share(self, backend: Backend) -> None:
@@ -109,7 +109,7 @@ class NaturalGradient(optim.SGD):
             moments.sums.zero_()
 
     def _set_hooks(self) -> None:
-        """Have hooks in steps that observe alone: layers are faster without."""
+        """Register hooks in steps that observe only: layers are faster without."""
         if self.is_observing == bool(self._hooks):
             return
         for hook in self._hooks:
@@ -276,7 +276,7 @@ def _rounded(size: int) -> int:
 
 
 def _fits(size: int, dim: int, group: Sequence[Side]) -> bool:
-    """Tell whether a matrix is inverted with those of a stack [N, dim, dim]."""
+    """Return whether a matrix is inverted with those of a stack [N, dim, dim]."""
     is_like = _rounded(size) == dim or dim <= WHOLE
     is_like |= dim <= _LARGE and size >= _LIKE * dim
     return is_like and (len(group) + 1) * dim**2 <= _STACK

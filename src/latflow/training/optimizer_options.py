@@ -17,17 +17,30 @@ from latflow.options import (
 )
 from latflow.user_code import LOCATION, file_of
 
+# Keys that several optimizers have.
+Betas = Annotated[
+    tuple[ProperFraction, ProperFraction],
+    Field(description="Decay of the first and the second moment, per step."),
+]
+Eps = Annotated[
+    PositiveFloat, Field(description="Added to the root of the second moment.")
+]
+Momentum = Annotated[
+    ProperFraction, Field(description="Share of the step before that is kept.")
+]
+WeightDecay = Annotated[
+    NonNegativeFloat,
+    Field(description="Factor of the parameters that is added to the gradient."),
+]
+
 
 class AdamOptions(Options):
     """Adam."""
 
     type: Literal["adam"] = "adam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    betas: Betas = (0.9, 0.999)
+    eps: Eps = 1e-08
+    weight_decay: WeightDecay = 0.0
     amsgrad: bool = False
     """Use the greatest second moment so far."""
 
@@ -36,10 +49,8 @@ class AdamWOptions(Options):
     """Adam with decoupled weight decay."""
 
     type: Literal["adamw"] = "adamw"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
+    betas: Betas = (0.9, 0.999)
+    eps: Eps = 1e-08
     weight_decay: NonNegativeFloat = 0.01
     """Share of the parameters taken off per step, times the learning rate."""
     amsgrad: bool = False
@@ -50,12 +61,10 @@ class SgdOptions(Options):
     """Stochastic gradient descent."""
 
     type: Literal["sgd"] = "sgd"
-    momentum: ProperFraction = 0.0
-    """Share of the step before that is kept."""
+    momentum: Momentum = 0.0
     nesterov: bool = False
     """Nesterov's momentum; needs a momentum above 0."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
     @model_validator(mode="after")
     def _check_momentum(self) -> Self:
@@ -80,8 +89,7 @@ class NaturalGradientOptions(Options):
     period: PositiveInt = 4
     """Steps from one look at inputs and derivatives to the next (Kaldi's
     update-period)."""
-    momentum: ProperFraction = 0.0
-    """Share of the step before that is kept."""
+    momentum: Momentum = 0.0
     weight_decay: NonNegativeFloat = 0.0
     """Factor of the parameters that is added to the gradient, after it is changed."""
 
@@ -94,8 +102,7 @@ class AdagradOptions(Options):
     """Decay of the learning rate per step."""
     eps: PositiveFloat = 1e-10
     """Added to the root of the sum of squares."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
 
 class RmspropOptions(Options):
@@ -104,52 +111,42 @@ class RmspropOptions(Options):
     type: Literal["rmsprop"] = "rmsprop"
     alpha: ProperFraction = 0.99
     """Decay of the mean of squares, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    momentum: ProperFraction = 0.0
-    """Share of the step before that is kept."""
+    eps: Eps = 1e-08
+    momentum: Momentum = 0.0
     centered: bool = False
     """Divide by the standard deviation, not by the root of the mean of squares."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
 
 class NadamOptions(Options):
     """Adam with Nesterov's momentum."""
 
     type: Literal["nadam"] = "nadam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
+    betas: Betas = (0.9, 0.999)
+    eps: Eps = 1e-08
     momentum_decay: NonNegativeFloat = 0.004
     """Decay of the momentum's warm-up, per step."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
 
 class RadamOptions(Options):
     """Adam with rectified variance."""
 
     type: Literal["radam"] = "radam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    betas: Betas = (0.9, 0.999)
+    eps: Eps = 1e-08
+    weight_decay: WeightDecay = 0.0
 
 
 class AdadeltaOptions(Options):
-    """Adadelta; its learning rate is a factor on steps of a length of their own, 1."""
+    """Adadelta; its learning rate is a factor on the steps that it computes, 1."""
 
     type: Literal["adadelta"] = "adadelta"
     rho: ProperFraction = 0.9
     """Decay of the means of squares, per step (RETURNN's adadelta_decay)."""
     eps: PositiveFloat = 1e-06
     """Added to the means of squares (RETURNN's adadelta_offset)."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
 
 class AdamaxOptions(Options):
@@ -160,8 +157,7 @@ class AdamaxOptions(Options):
     """Decay of the first moment and of the greatest size, per step."""
     eps: PositiveFloat = 1e-08
     """Added to the greatest size."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
+    weight_decay: WeightDecay = 0.0
 
 
 class ScaledAdamOptions(Options):
@@ -172,10 +168,8 @@ class ScaledAdamOptions(Options):
     """
 
     type: Literal["scaled_adam"] = "scaled_adam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.98)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
+    betas: Betas = (0.9, 0.98)
+    eps: Eps = 1e-08
     scale_rate: PositiveFloat = 0.1
     """Learning rate of a parameter's size over that of its shape, and of parameters
     that are a single number."""
@@ -277,13 +271,13 @@ class EdenSchedule(Options):
 
 
 class CustomSchedule(Options):
-    """A function of your own, see docs/training.md."""
+    """A custom function, see docs/training.md."""
 
     type: Literal["custom"] = "custom"
     path: Annotated[str, Field(pattern=LOCATION)]
     """Location of the function: `module:function`, or `folder/file.py:function`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keywords that the function is given, as they are."""
+    """Keywords that the function is given, unchanged."""
 
     @property
     def files(self) -> list[Path]:

@@ -389,7 +389,7 @@ def _custom(schedule: CustomSchedule, moment: Moment, history: History) -> float
 
 
 def is_exhausted(history: History, patience: int | None) -> bool:
-    """Tell whether dev has not become better in the last `patience` epochs.
+    """Return whether dev has not become better in the last `patience` epochs.
 
     Args:
         history: means per frame on dev at the end of each finished epoch.

@@ -66,15 +66,15 @@ class TrainingOptions(Options):
     """Change of the learning rate during training."""
     label_smoothing: ProperFraction = 0.0
     """Share of a label's weight that is spread over all classes (cross-entropy of
-    frames, or of units that a decoder tells)."""
+    frames, or of units that a decoder predicts)."""
     focal: NonNegativeFloat = 0.0
     """Exponent of the focal loss: the cross-entropy of each frame is multiplied by
-    (1 - p(label))^focal, so that frames that are told well weigh less. 2 is usual
+    (1 - p(label))^focal, so that frames that are classified well weigh less. 2 is usual
     (RETURNN: focal_loss_factor); 0 for none."""
     consistency: NonNegativeFloat = 0.0
     """Weight of the consistency of two views (CR-CTC): each batch goes through the
     network twice, with other masks and dropout, and outputs of CTC or cross-entropy are
-    to tell both alike. 0.2 is usual; 0 for one view."""
+    to classify both alike. 0.2 is usual; 0 for one view."""
     clip_norm: PositiveFloat | None = 5.0
     """Gradients (mean over frames) longer than this are shortened to it; null for
     never."""
@@ -94,8 +94,8 @@ class TrainingOptions(Options):
     trains the cross-entropy branch of LF-MMI with 5; Adam's steps do not depend on the
     size of a gradient, so that it needs none.)"""
     freeze: tuple[str, ...] = ()
-    """Layers of the network that stay as they are at the start of this training, by
-    name; `*` stands for any part of one. Their normalization keeps its statistics too.
+    """Layers of the network that stay unchanged at the start of this training, by name;
+    `*` stands for any part of one. Their normalization keeps its statistics too.
     """
     max_norm: PositiveFloat | None = None
     """Greatest length of a unit's incoming weights; null for no limit."""
@@ -121,8 +121,8 @@ class TrainingOptions(Options):
     """Instead of adding up gradients in each step, ranks train alone and their
     parameters are averaged every so many steps; null for gradients."""
     elastic: Free[bool] = False
-    """With Horovod: go on with the ranks that are left when one dies, and take in new
-    ones."""
+    """With Horovod: continue with the ranks that are left when one dies, and take in
+    new ones."""
     pretraining: NonNegativeInt = 0
     """Layer-wise pretraining: epochs with the first layer alone, then with one more
     layer each time, until all are there. 0 for none. These epochs count in `epochs`."""
@@ -141,23 +141,23 @@ class TrainingOptions(Options):
     what dev is evaluated with, and the finished model. null for the parameters as they
     are."""
     ensemble: PositiveInt = 1
-    """Networks that are trained in this way, with seeds of their own, and made one by
-    the mean of their scores. On a processor they are trained side by side, so many that
-    no thread is idle. The decoded output has to be of class `output`."""
+    """Networks that are trained in this way, with their own seeds, and made one by the
+    mean of their scores. On a processor they are trained side by side, so many that no
+    thread is idle. The decoded output has to be of class `output`."""
     priors: Literal["posteriors", "alignments"] = "posteriors"
     """Prior of the classes: the mean of the network's posteriors on the training data
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
     favour a class that the alignments hardly have, since the network has not learnt how
     rare it is."""
     continue_from: Literal["last"] | None = None
-    """`last`: go on from the newest checkpoint of the last training of this network,
+    """`last`: continue from the newest checkpoint of the last training of this network,
     killed or finished, under the options as they are now, of which learning rate,
     schedule, epochs and the like may have changed (see docs/training.md). null: only
-    the same training goes on; another begins anew."""
+    the same training continues; another begins again."""
     keep_finished: Free[bool] = True
     """Keep the last checkpoint of a training that has ended, and that of its best
-    epoch, so that it may go on later (`continue_from`): with Adam three times the size
-    of the network each. false removes them."""
+    epoch, so that it may continue later (`continue_from`): with Adam three times the
+    size of the network each. false removes them."""
     checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
     keep_checkpoints: Free[PositiveInt] = 2
@@ -205,6 +205,31 @@ class TrainingOptions(Options):
 
 #: A description of a network: a file, or what would stand in it.
 NetworkSource = str | dict[str, Any]
+# Keys that systems of several types have.
+Parent = Annotated[
+    str | None,
+    Field(
+        description="Earlier network whose parameters the training starts from, by the "
+        "names of the layers: a network may be grown, or cut, on the way. null for "
+        "random parameters. See docs/training.md."
+    ),
+]
+FeaturesRead = Annotated[
+    str | None,
+    Field(
+        description="Features that the network reads: a name of `nnet.features`, "
+        "`nnet.ivectors`, `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for "
+        "its features (after LDA, MLLT, and the transforms of the speakers); or null "
+        "for the frames that GMM systems start from."
+    ),
+]
+AlignedSet = Annotated[
+    str,
+    Field(
+        description="Set that the network is trained on: `train`, or one of "
+        "`corpus.perturbed` or `corpus.cleaned`, which `alignments` then aligns."
+    ),
+]
 
 
 class CeSystemOptions(Options):
@@ -217,21 +242,12 @@ class CeSystemOptions(Options):
     network: NetworkSource
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str
     """System whose alignments, tree and decoding graph are used:
     a GMM system, or an earlier network, which aligns as `nnet.align` says."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     data: DataOptions = DataOptions()
     """Data of the training: pieces of utterances, their order, batches, normalization.
     All lengths are frames of the features."""
@@ -242,10 +258,10 @@ class CeSystemOptions(Options):
 
 
 class CtcSystemOptions(Options):
-    """Phones of the transcripts are told in order, whenever (CTC).
+    """Predict the phones of the transcripts in order, at any frame (CTC).
 
-    No alignments are needed. The network has a tree and a graph of its own: labels are
-    the phones of the lexicon, and a blank.
+    No alignments are needed. The network has its own tree and graph: labels are the
+    phones of the lexicon, and a blank.
     """
 
     type: Literal["ctc"] = "ctc"
@@ -253,22 +269,13 @@ class CtcSystemOptions(Options):
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md. Its decoded
     output has `loss: ctc`."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str | None = None
     """System whose alignments further outputs of cross-entropy learn from: a GMM
     system, or an earlier network, which aligns as `nnet.align` says; null where there
     are none."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     graph: CtcGraphOptions = CtcGraphOptions()
     """Scales of the transition probabilities in graphs of CTC, which has none."""
     data: CtcDataOptions = CtcDataOptions()
@@ -281,10 +288,10 @@ class CtcSystemOptions(Options):
 
 
 class AttentionSystemOptions(Options):
-    """Units of the transcripts are told one after another, by a decoder with attention.
+    """Predict units of the transcripts one after another, by a decoder with attention.
 
-    No alignments are needed. Decoding is a beam search of its own, along the words of
-    the lexicon and with the language model of the section `lm` (see docs/training.md).
+    No alignments are needed. Decoding is a separate beam search, along the words of the
+    lexicon and with the language model of the section `lm` (see docs/training.md).
     """
 
     type: Literal["attention"] = "attention"
@@ -293,20 +300,13 @@ class AttentionSystemOptions(Options):
     `layers`; see docs/networks.md. Its decoded
     output is a layer of class `attention_decoder`; another output may have the loss
     `ctc`, over the same units."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     units: Literal["phone", "character", "word"] = "phone"
-    """What is told: phones of the lexicon, characters of its words (and a space behind
-    each), or its words."""
+    """What is predicted: phones of the lexicon, characters of its words (and a space
+    behind each), or its words."""
     alignments: None = None
     """Always null: transcripts alone are learnt from."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
+    features: FeaturesRead = None
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`."""
@@ -320,9 +320,9 @@ class AttentionSystemOptions(Options):
 
 
 class LfmmiSystemOptions(Options):
-    """Phone sequences are told from all others (lattice-free MMI, Kaldi's chain).
+    """Discriminate phone sequences from all others (lattice-free MMI, Kaldi's chain).
 
-    The network has a tree and graphs of its own.
+    The network has its own tree and graphs.
     """
 
     type: Literal["lfmmi"] = "lfmmi"
@@ -330,24 +330,15 @@ class LfmmiSystemOptions(Options):
     """File with the description of the network, or the description itself, with the key
     `layers`; see docs/networks.md. Its first output
     has `loss: lfmmi`."""
-    parent: str | None = None
-    """Earlier network whose parameters the training starts from, by the names of the
-    layers: a network may be grown, or cut, on the way. null for random parameters. See
-    docs/training.md."""
+    parent: Parent = None
     alignments: str | None = None
     """System whose alignments the supervision is made from: a GMM system, or an earlier
     network that scores every frame, which aligns as `nnet.align` says. The tree is made
     from those of the GMM system. Without, the training starts flat, from transcripts
     alone: on whole utterances, with the full tree of `tree.context_width` phones (1
     unless set, or 2), and `criterion.l2` 5e-5 unless set."""
-    features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
-    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
-    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
-    start from."""
-    training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
-    `corpus.cleaned`, which `alignments` then aligns."""
+    features: FeaturesRead = None
+    training_set: AlignedSet = "train"
     tree: ChainTreeOptions = ChainTreeOptions()
     """Tree and denominator of a network trained with lattice-free MMI."""
     supervision: SupervisionOptions = SupervisionOptions()
@@ -384,10 +375,9 @@ class SequenceTrainingOptions(TrainingOptions):
 
 
 class SequenceSystemOptions(Options):
-    """A trained network goes on with whole utterances.
+    """Continue the training of a network, by a criterion over lattices.
 
-    By a criterion over lattices that are made on the fly; see docs/sequence-
-    training.md.
+    Lattices are made on the fly from whole utterances; see docs/sequence-training.md.
     """
 
     type: Literal["sequence"] = "sequence"
@@ -400,8 +390,8 @@ class SequenceSystemOptions(Options):
     criterion: CriterionOptions
     """Criterion that the training maximizes. See docs/criteria.md."""
     sequence: SequenceOptions = SequenceOptions()
-    """Sequence training: lattices and alignments made on the fly. The graph of what
-    might have been said is `nnet.denominator`."""
+    """Sequence training: lattices and alignments made on the fly. The graph of the
+    competing hypotheses is `nnet.denominator`."""
     data: SequenceDataOptions = SequenceDataOptions()
     """Data of the training: pieces of utterances, their order, batches, normalization.
     All lengths are frames of the features."""

@@ -6,8 +6,8 @@ the interpreter. Epochs count from 0. The orders are those of RETURNN's `batchin
     default        as stored (sorted by id)
     sorted         short ones first; equal lengths as stored
     reverse        long ones first
-    random         anew in every epoch
-    laplace:<n>    random, then cut into n windows that are sorted by length, in turns
+    random again in every epoch laplace:<n> random, then cut into n windows that are
+    sorted by length, in turns
                    upwards and downwards: neighbours have similar lengths, yet batches
                    differ from epoch to epoch
     laplace:.<n>   the same with windows of n sequences (or a few more)
@@ -85,7 +85,7 @@ def epoch_order(
 def _is_in_subset(
     share: float, num_sequences: int, seed: int, begin: np.ndarray | None
 ) -> np.ndarray:
-    """Tell which sequences are of a share of the utterances: bool [num_sequences]."""
+    """Return which sequences are of a share of the utterances: bool [num_sequences]."""
     num_utterances = num_sequences if begin is None else len(begin) - 1
     generator = np.random.default_rng([seed, _SUBSET_KEY])
     is_in = generator.permutation(num_utterances) < math.ceil(share * num_utterances)

@@ -53,7 +53,7 @@ class OutlierRule:
         }
 
     def judge(self, loss: float, gradient_norm: float) -> Verdict:
-        """Say what becomes of a step, and remember it.
+        """Decide about a step, and remember it.
 
         Args:
             loss: per frame.
@@ -74,7 +74,7 @@ class OutlierRule:
         return Verdict(is_outlier=True, max_norm=usual)
 
     def _is_far(self, name: str, value: float, deviations: float | None) -> bool:
-        """Tell whether a value is too far above the ones before."""
+        """Return whether a value is too far above the ones before."""
         past = self._past[name]
         if deviations is None or len(past) < self.options.history:
             return False

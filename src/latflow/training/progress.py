@@ -35,7 +35,7 @@ PARTS = ("data", "forward", "criterion", "backward", "reduce", "update")
 
 
 class TrainingLog:
-    """The log of a training, which can go on where a checkpoint left it.
+    """The log of a training, which can continue where a checkpoint left it.
 
     Args:
         path: `log.jsonl`.
@@ -117,7 +117,7 @@ class Clock:
             self.seconds[part] += time.perf_counter() - start
 
     def read(self) -> tuple[float, dict[str, float]]:
-        """Return seconds since the last call, and the parts' shares; start anew."""
+        """Return seconds since the last call, and the parts' shares; start again."""
         now = time.perf_counter()
         total = max(now - self._since, 1e-9)
         shares = {part: round(s / total, 4) for part, s in self.seconds.items()}

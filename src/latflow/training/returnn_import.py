@@ -141,7 +141,7 @@ _RECIPE = (
 
 
 def _write_yaml(path: Path, value: Any, comment: str) -> None:
-    """Write a file that people go on with."""
+    """Write a file that people continue with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     write_text(path, comment + text)

@@ -97,7 +97,7 @@ def draw_saliency(
     out = Path(out)
     if out.suffix not in _SUFFIXES:
         raise UserError(
-            "is no name of a picture",
+            "is not a name of a picture",
             file=out,
             remedy=f"end it in {', '.join(_SUFFIXES)}",
         )

@@ -65,7 +65,7 @@ def _num_machines() -> int:
         return int(printed.stdout)
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
         raise UserError(
-            f"squeue does not tell the machines of job {job} ({error})",
+            f"squeue does not report the machines of job {job} ({error})",
             remedy="check that squeue works on the machines that run jobs",
         ) from error
 
@@ -75,7 +75,7 @@ def horovod_meeting() -> Iterator[dict[str, str]]:
     """Serve the place where Horovod's ranks meet.
 
     Yields:
-        Variables that tell the ranks where it is.
+        Variables that give its address to the ranks.
     """
     http: Any = importlib.import_module("horovod.runner.http.http_server")
 
@@ -88,7 +88,7 @@ def horovod_meeting() -> Iterator[dict[str, str]]:
         """
 
         def do_DELETE(self) -> None:  # noqa: N802 - the name that http.server calls
-            """Say yes."""
+            """Answer 200."""
             self.send_status_code(http.OK)
 
     with http.RendezvousHTTPServer(("", 0), Board, 0) as server:

@@ -290,7 +290,7 @@ class Stepper:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Have all ranks evaluate the same network within an epoch; then go on."""
+        """Evaluate the same network on all ranks within an epoch; then continue."""
         if self.backend.size == 1:
             yield
             return

@@ -165,7 +165,7 @@ def train_rank(
     with enough_memory(
         "the network, its gradient and the optimizer's numbers do not fit",
         "take a smaller network, an optimizer that keeps less (sgd), or a larger "
-        "machine; latflow plan tells what a network takes",
+        "machine; latflow plan shows what a network takes",
     ):
         _train_rank(backend, resolve_name(task), job, device)
 
@@ -252,7 +252,7 @@ def place_rank(device: str, backend: Backend) -> torch.device:
 
     Args:
         device: `cpu` or `cuda`.
-        backend: tells the number.
+        backend: determines the number.
     """
     if device == "cpu":
         return torch.device("cpu")
@@ -305,7 +305,7 @@ def read_network(file: Path, features: Frames) -> NetworkDescription:
         features: that the network reads.
 
     Raises:
-        UserError: a wrong description, or one of parts that the features have not.
+        UserError: a wrong description, or one of parts that the features lack.
     """
     parts = features.meta.get("parts", ())
     return NetworkDescription.load(file).with_parts(dict(parts))
@@ -338,6 +338,6 @@ def load_matching(network: Network, parent: Path) -> None:
     )
     for name in new:
         why = "is of another size in" if name in known else "is not in"
-        log.warning("%s %s the parent %s, and starts anew", name, why, parent)
+        log.warning("%s %s the parent %s, and starts again", name, why, parent)
     for name in sorted(known.keys() - own.keys()):
         log.warning("%s of the parent %s is left out", name, parent)

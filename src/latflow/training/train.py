@@ -1,4 +1,4 @@
-"""Stage `train_network`: outputs with losses of their own, against given targets.
+"""Stage `train_network`: outputs with their own losses, against given targets.
 
 Cross-entropy against the labels of alignments, CTC and decoders with attention against
 transcripts, squared error against features.
@@ -74,7 +74,7 @@ class NetworkJob(Job):
     """Folder of the system that made the alignments; None for `source_dir`."""
     labels: Path | None = None
     """Label stores of the training split, by the names of their targets, that outputs
-    learn instead of what alignments tell."""
+    learn instead of those of alignments."""
     dev_labels: Path | None = None
     """Those of the dev split."""
     graphs_dir: Path | None = None
@@ -259,7 +259,7 @@ class NetworkTask(Task):
 def train_network(job: NetworkJob) -> None:
     """Train a network on the labels of alignments, or on transcripts, or both.
 
-    By cross-entropy outputs may be trained to tell pdfs or phones; see
+    By cross-entropy outputs may be trained to predict pdfs or phones; see
     `latflow.training.labels`.
 
     Raises:
@@ -275,7 +275,7 @@ def _write_labels(job: NetworkJob) -> None:
     """Write the labels that outputs learn beside the checkpoints.
 
     Raises:
-        UserError: there are none for an output, or those of dev do not fit.
+        UserError: an output has none, or those of dev do not fit.
     """
     given, names = job.labels, [x.target for x in job.losses if x.name == "ce"]
     lacks = [name for name in names if given is None or not (given / name).is_dir()]
@@ -367,7 +367,7 @@ def _simulated_targets(
     clean = open_features(job.frames_dir, data)
     if not isinstance(clean, LiveFrames):
         raise UserError(
-            "stored features cannot be simulated anew",
+            "stored features cannot be simulated again",
             file=job.frames_dir,
             remedy="compute features on the fly (`stored: false`)",
         )

@@ -1,7 +1,7 @@
 """The trainer: epochs, evaluation, checkpoints; the same for all criteria.
 
 A training is a function of its inputs, options and seed. It may be killed at any moment
-and goes on from its last checkpoint; on the processor, with the same numbers of ranks
+and continues from its last checkpoint; on the processor, with the same numbers of ranks
 and threads, it ends with the same bits.
 """
 
@@ -153,7 +153,7 @@ class Trainer:
         return self.store.folder / "log.jsonl"
 
     def run(self) -> Result:
-        """Train to the end; goes on from the newest checkpoint if there is one.
+        """Train to the end; continues from the newest checkpoint if there is one.
 
         Raises:
             Interrupted: it was asked to stop.
@@ -177,7 +177,7 @@ class Trainer:
     # --- epochs -------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Tell whether there is no epoch left to make."""
+        """Return whether there is no epoch left to make."""
         if is_exhausted(self._choice.judged, self.options.patience):
             return True
         return self._now.position.epoch > self.options.epochs

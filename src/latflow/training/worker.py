@@ -1,7 +1,7 @@
 """One rank of a training: `python -m latflow.training.worker job.json backend`.
 
 Exit status: 0 finished; 75 asked to stop, with a checkpoint from which the same command
-goes on; 1 failed. What did not finish is reported in `job.json.rank<k>.json`.
+continues; 1 failed. What did not finish is reported in `job.json.rank<k>.json`.
 """
 
 from __future__ import annotations
@@ -90,16 +90,17 @@ def _run(train: Callable[[], None], backend: Backend) -> None:
 def run_elastic(train: Callable[[Backend], None]) -> None:
     """Call a training's function, again each time the ranks have changed (Horovod).
 
-    When a rank dies, the operation that the others are in fails. They meet anew,
-    without it, and the function is called again: it goes on from the newest checkpoint,
-    with fewer ranks and the same steps (to rounding). Ranks that come back are let in
-    after the next checkpoint. So what a death costs is the time since the last one.
+    When a rank dies, the operation that the others are in fails. They meet again,
+    without it, and the function is called again: it continues from the newest
+    checkpoint, with fewer ranks and the same steps (to rounding). Ranks that come back
+    are let in after the next checkpoint. So what a death costs is the time since the
+    last one.
 
     The checkpoints must be in a folder that all machines see. Horovod excludes a
     machine on which a rank has died, by name; `launch` gives this machine two names.
 
     Args:
-        train: goes on from the newest checkpoint each time it is called.
+        train: continues from the newest checkpoint each time it is called.
     """
     backend = HorovodBackend()
     elastic: Any = importlib.import_module("horovod.torch.elastic")

@@ -173,16 +173,16 @@ def run_recipe(
     out: Path,
     *,
     cores: int,
-    tell: TextIO,
+    stream: TextIO,
     is_dry: bool = False,
 ) -> int:
-    """Run a recipe by Snakemake in a folder of its own, and tell how it goes on.
+    """Run a recipe with Snakemake in its own folder, and report its progress.
 
     Args:
         recipe: written to the folder; a run with the same one does what is left.
-        out: the folder; all that Snakemake says is added to its `latflow.log`.
+        out: the folder; Snakemake's output is added to its `latflow.log`.
         cores: processor cores to use.
-        tell: where a line for each step goes.
+        stream: where a line for each step goes.
         is_dry: only say what would be done.
 
     Returns:
@@ -206,7 +206,7 @@ def run_recipe(
             text=True,
             errors="replace",
         ) as process,
-        _ending_with_us(process, tell),
+        _ending_with_us(process, stream),
     ):
         assert process.stdout is not None
         last: deque[str] = deque(maxlen=15)
@@ -217,40 +217,40 @@ def run_recipe(
             if line.startswith("error: "):
                 errors.append(line)
             if is_dry or _PROGRESS.match(line):
-                tell.write(line)
-                tell.flush()
+                stream.write(line)
+                stream.flush()
     if process.returncode:
-        tell.writelines(dict.fromkeys(errors) if errors else last)
+        stream.writelines(dict.fromkeys(errors) if errors else last)
         if any("ledger.max_skipped_fraction" in line for line in errors):
-            tell.write("it is --max-skipped of latflow align\n")
-        tell.write(f"the whole log: {out / 'latflow.log'}\n")
+            stream.write("it is --max-skipped of latflow align\n")
+        stream.write(f"the whole log: {out / 'latflow.log'}\n")
     return int(process.returncode)
 
 
 @contextmanager
-def _ending_with_us(process: subprocess.Popen[str], tell: TextIO) -> Iterator[None]:
-    """Have Snakemake end, in order, when this process is told to; then end as told.
+def _ending_with_us(process: subprocess.Popen[str], stream: TextIO) -> Iterator[None]:
+    """Pass signals of this process on to Snakemake, and end by them after it.
 
     A signal to this process alone would else leave Snakemake and its jobs behind.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
-        told.append(number)
+        received.append(number)
         process.terminate()
 
     is_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     # What a shell runs in the background ignores Ctrl-C, and still shall.
-    heard = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in heard}
+    handled = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in handled}
     try:
         yield
         process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if told:
-            tell.write("Run the command again: what is done is kept.\n")
-            tell.flush()
-            signal.raise_signal(told[0])
+        if received:
+            stream.write("Run the command again: what is done is kept.\n")
+            stream.flush()
+            signal.raise_signal(received[0])

@@ -49,14 +49,14 @@ def split_amounts(
         utterances: the same.
 
     Raises:
-        UserError: a name that is no split, or hours that are not known.
+        UserError: a name that is not a split, or hours that are not known.
     """
     corpus = recipe.options.corpus
     known = {*recipe.sources, *recipe.splits, *recipe.training_sets}
     for name in (*hours, *utterances):
         if name not in known:
             raise UserError(
-                f"--hours, --utterances: {name} is no set of the recipe",
+                f"--hours, --utterances: {name} is not a set of the recipe",
                 remedy=f"name one of {', '.join(sorted(known))}",
             )
     counts = {name: round(number) for name, number in utterances.items()}

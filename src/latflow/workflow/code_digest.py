@@ -7,10 +7,10 @@ param by which a rule names its stage function therefore has the digest beside t
 The unit is a definition at the top of a module: a function, class, constant or import.
 It reaches the definitions that its code names, and these reach others. Comments,
 docstrings, layout, descriptions of options and imports for type checkers do not count.
-Where the code does not tell, more is taken: a class as a whole, annotations too (the
-stage runner makes options of them), all of a module that is used as a value or named by
-a string (`"latflow.training.worker"`), files that are no code beside a reached module,
-and of all modules that the reached ones import what runs at the import.
+In doubt more is taken: a class as a whole, annotations too (the stage runner makes
+options of them), all of a module that is used as a value or named by a string
+(`"latflow.training.worker"`), files that are not code beside a reached module, and of
+all modules that the reached ones import what runs at the import.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def reached(*names: str) -> frozenset[str]:
     return _package().reached(*names)
 
 
-@cache  # of one process, which Snakemake starts anew for each job of a cluster
+@cache  # of one process, which Snakemake starts again for each job of a cluster
 def _package() -> Sources:
     """Return the sources of the package that is running."""
     return Sources(PACKAGE_ROOT)
@@ -197,7 +197,7 @@ class Sources:
         return {self._split(d.target)[0] for d in definitions if d.target}
 
     def _data_files_anew(self, folder: Path) -> list[tuple[str, bytes]]:
-        """Return names and contents of the files in a folder that are no code."""
+        """Return names and contents of the files in a folder that are not code."""
         return [
             (path.relative_to(self._root).as_posix(), path.read_bytes())
             for path in folder.rglob("*")

@@ -40,7 +40,7 @@ class Contents:
 
         Args:
             path: of it.
-            facts: what the system tells of it.
+            facts: what the system reports of it.
 
         Raises:
             OSError: it cannot be read.

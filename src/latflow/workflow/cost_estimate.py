@@ -36,7 +36,7 @@ class CostEstimate:
         """Return what is expected, as `expected_costs` prints it; None if it failed."""
         try:
             return self._ask()
-        except (OSError, ValueError):  # no room for files, say: the run goes on
+        except (OSError, ValueError):  # no room for files, say: the run continues
             return None
 
     def _ask(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class CostEstimate:
         return json.loads(printed)
 
     def stop(self) -> None:
-        """Give up; the run has ended."""
+        """Stop the estimate; the run has ended."""
         self._is_over = True
         if self._process is not None:
             self._process.kill()

@@ -62,7 +62,7 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
 
 
 def _device(recipe: Recipe) -> Iterator[Finding]:
-    """Say where networks are trained, if this machine has no GPU."""
+    """Note where networks are trained, if this machine has no GPU."""
     device = recipe.options.nnet.device
     if not recipe.networks or device == "cpu" or gpus():
         return
@@ -266,7 +266,7 @@ def survey_sources(
 
     Returns:
         (what is wrong with the sets by themselves and together; what was counted of
-        each: train, dev if it has a source of its own, and the test sets).
+        each: train, dev if it has its own source, and the test sets).
     """
     findings: list[Finding] = []
     dictionary = None if lexicon is None else _dictionary(lexicon, lang, findings)

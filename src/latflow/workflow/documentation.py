@@ -45,7 +45,7 @@ _TABLE = ["| key | meaning | type and range | default |", "|---|---|---|---|"]
 
 
 def _is_section(schema: Mapping[str, Any]) -> bool:
-    """Return whether a property of the recipe is a section of its own."""
+    """Return whether a property of the recipe is a section."""
     return bool({"$ref", "oneOf", "patternProperties"} & schema.keys())
 
 
@@ -60,12 +60,12 @@ def _rows(
     schema: Mapping[str, Any],
     prefix: str,
     definitions: Mapping[str, Any],
-    told: dict[str, str],
+    described: dict[str, str],
     *,
     leave_out: Container[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return table rows of all keys below a schema; variants are told once.
+    """Return table rows of all keys below a schema; variants are described once.
 
     Args:
         defaults: of the keys, where they are others than the schema's own.
@@ -76,18 +76,18 @@ def _rows(
         tag = model["properties"]["type"]
         kind = " or ".join(tag.get("enum") or [tag["const"]])
         label = f"{prefix.rstrip('.')} (type: {kind})"
-        if model["title"] in told:
-            rows.append(f"| **`{label}`** | as `{told[model['title']]}` | | |")
+        if model["title"] in described:
+            rows.append(f"| **`{label}`** | as `{described[model['title']]}` | | |")
             continue
-        told[model["title"]] = label
+        described[model["title"]] = label
         rows.append(f"| **`{label}`** | {_one_line(model['description'])} | | |")
-        rows += _rows(model, prefix, definitions, told)
+        rows += _rows(model, prefix, definitions, described)
     for name, given in schema.get("properties", {}).items():
         child = _resolved(given, definitions)
         if "const" in child or name in leave_out:
             continue
-        told_of = child.get("description", "")
-        child, same = _without_null(child, definitions, told, f"{prefix}{name}")
+        description = child.get("description", "")
+        child, same = _without_null(child, definitions, described, f"{prefix}{name}")
         if defaults is not None and name in defaults and "default" in child:
             child = {**child, "default": defaults[name]}
         nested = "properties" in child or "oneOf" in child
@@ -97,30 +97,32 @@ def _rows(
         required = " (required)" if name in schema.get("required", ()) else ""
         kind = _range(_resolved(given, definitions))
         rows.append(
-            f"| `{prefix}{name}` | {_one_line(told_of + same)} "
+            f"| `{prefix}{name}` | {_one_line(description + same)} "
             f"| {kind}{required} | {shown and f'`{shown}`'} |"
         )
         if nested or is_open:
             owned = child.get("default") if "properties" in child else None
-            rows += _rows(child, f"{prefix}{name}.", definitions, told, defaults=owned)
+            rows += _rows(
+                child, f"{prefix}{name}.", definitions, described, defaults=owned
+            )
     for others in schema.get("patternProperties", {}).values():
         below = _resolved(others, definitions)
-        rows += _rows(below, f"{prefix}<name>.", definitions, told)
+        rows += _rows(below, f"{prefix}<name>.", definitions, described)
     return rows
 
 
 def _without_null(
     schema: Mapping[str, Any],
     definitions: Mapping[str, Any],
-    told: dict[str, str],
+    described: dict[str, str],
     key: str,
 ) -> tuple[Any, str]:
-    """Return the schema of an object that may be null, and where else it is told.
+    """Return the schema of an object that may be null, and where it is described.
 
     Args:
         schema: of a key.
         definitions: of the models.
-        told: keys by the titles of models that have been told.
+        described: keys by the titles of models that have been described.
         key: the key.
     """
     members = [m for m in schema.get("anyOf", ()) if m.get("type") != "null"]
@@ -130,9 +132,9 @@ def _without_null(
     if not {"properties", "oneOf"} & model.keys():
         return schema, ""
     title = model.get("title") or str(model.get("oneOf"))
-    if title in told:
-        return schema, f" Its keys are those of `{told[title]}`."
-    told[title] = key
+    if title in described:
+        return schema, f" Its keys are those of `{described[title]}`."
+    described[title] = key
     return {**model, "default": None}, ""
 
 
@@ -214,11 +216,11 @@ def explain(key: str) -> str:
         )
         if not found:
             raise _unknown(key, step, [*below, *kinds])
-    told: dict[str, list[str]] = {}  # kinds by what is told of them
+    described: dict[str, list[str]] = {}  # kinds by their description
     for one in found:
-        told.setdefault(_told(one, definitions), []).append(one.kind)
+        described.setdefault(_described(one, definitions), []).append(one.kind)
     parts = []
-    for text, kinds in told.items():
+    for text, kinds in described.items():
         label = f" (type: {', '.join(filter(None, kinds))})" if any(kinds) else ""
         title = key or "a recipe"
         parts.append(f"{title}{label}\n{text}")
@@ -257,7 +259,7 @@ def _kinds(
         yield from _kinds(member, definitions)
 
 
-def _told(key: _Key, definitions: Mapping[str, Any]) -> str:
+def _described(key: _Key, definitions: Mapping[str, Any]) -> str:
     """Return what a key means, and the keys below it, one a line."""
     schema = _resolved(key.schema, definitions)
     lines = [_indented(schema.get("description", ""))] if key.path else []

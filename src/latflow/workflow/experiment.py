@@ -209,8 +209,8 @@ class ExportSectionOptions(ExportOptions):
 class NumJobsOptions(Options):
     """Jobs that share the work of a stage on a set (Kaldi's `nj`).
 
-    Each goes over a part of the set, on a machine of its own where there are several;
-    a further job joins what they have written, to the same bytes as without (see
+    Each goes over a part of the set, on its own machine where there are several; a
+    further job joins what they have written, to the same bytes as without (see
     docs/cluster.md).
     """
 
@@ -294,8 +294,8 @@ class Experiment(Options):
     """Contents of the results report; the report itself is always written."""
     num_jobs: NumJobsOptions = NumJobsOptions()
     """Jobs that share the work of a stage on a set (Kaldi's `nj`). Each goes over a
-    part of the set, on a machine of its own where there are several; a further job
-    joins what they have written, to the same bytes as without (see docs/cluster.md).
+    part of the set, on its own machine where there are several; a further job joins
+    what they have written, to the same bytes as without (see docs/cluster.md).
     """
     ledger: LedgerOptions = LedgerOptions()
     """Utterances that a stage may leave out before it fails."""

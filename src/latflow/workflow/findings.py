@@ -34,7 +34,7 @@ class Finding:
 def finding_of(error: UserError) -> Finding:
     """Return an error that the user would meet as a finding."""
     what = f"{error.utterance}: {error.what}" if error.utterance else error.what
-    return Finding("error", error.file or "", what, error.remedy or "mend it")
+    return Finding("error", error.file or "", what, error.remedy or "fix it")
 
 
 def some(items: list[str], total: int | None = None) -> str:

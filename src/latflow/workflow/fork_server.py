@@ -2,7 +2,7 @@
 
 Importing torch, Lhotse and Numba takes 1 to 4 s of a core, longer than most jobs of a
 small corpus compute. A run of Snakemake on this machine has a server, and a job of one
-thread, or whose threads are workers of its own, is a fork of it: the process that
+thread, or whose threads are its own workers, is a fork of it: the process that
 Snakemake has started hands its job over and waits. The server imports the module of a
 stage when the first job calls it. Without a server (on a cluster's nodes, in conda
 environments, on macOS), with several threads of libraries or with a GPU, the process
@@ -142,13 +142,13 @@ def _wait(connection: socket.socket, process: int) -> NoReturn:
     """Wait for a fork, pass signals on to it, and end as it has ended."""
     sent: list[int] = []
 
-    def tell(number: int, _: object) -> None:
+    def pass_on(number: int, _: object) -> None:
         sent.append(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
     for number in _TOLD:
-        signal.signal(number, tell)
+        signal.signal(number, pass_on)
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(process)], [], [])
     connection.settimeout(0.0)  # something that the job has left may hold it open
@@ -254,7 +254,7 @@ def _work(connection: socket.socket, job: _Job) -> int:
     """Do a job in a fork; returns its status, which is sent before."""
     try:
         connection.sendall(_NUMBER.pack(os.getpid()))
-    except OSError:  # who waited has been told to end
+    except OSError:  # the waiting process was told to end
         return 1
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
     os.chdir(job.folder)

@@ -22,19 +22,19 @@ _TARGETS = ("pdf", "phone")
 class FrameNetwork(BaseNetwork):
     """A network of cross-entropy, CTC, or with a decoder with attention.
 
-    Each frame's output has a target of its own, or the transcript is what it learns.
+    Each frame's output has its own target, or the transcript is what it learns.
     """
 
     options: AttentionSystemOptions | CeSystemOptions | CtcSystemOptions
 
     @property
     def has_decoder(self) -> bool:
-        """Tell whether it is a decoder with attention."""
+        """Return whether it is a decoder with attention."""
         return self.kind == "attention"
 
     @property
     def has_own_tree(self) -> bool:
-        """Tell whether it has a tree of its own.
+        """Return whether it has its own tree.
 
         So have those of CTC, and one with a decoder has the labels of CTC, for the
         phones of what it finds.
@@ -43,7 +43,7 @@ class FrameNetwork(BaseNetwork):
 
     @property
     def learns_by_ctc(self) -> bool:
-        """Tell whether an output learns from transcripts, by CTC."""
+        """Return whether an output learns from transcripts, by CTC."""
         losses = {loss.name for loss in self.outputs.values()}
         return self.kind == "ctc" or (self.kind == "ce" and "ctc" in losses)
 

@@ -42,7 +42,7 @@ class Frames:
 
     @property
     def is_stored(self) -> bool:
-        """Tell whether they lie on the disk; else they are computed when read."""
+        """Return whether they lie on the disk; else they are computed when read."""
         return True
 
     @property
@@ -83,22 +83,22 @@ class ExtractedFrames(Frames):
 
     @property
     def is_of_gmms(self) -> bool:
-        """Tell whether they are those of the GMM systems."""
+        """Return whether they are those of the GMM systems."""
         return self.name == OF_GMMS
 
     @property
     def has_volumes(self) -> bool:
-        """Tell whether samples are multiplied by the volumes of perturbed sets."""
+        """Return whether samples are multiplied by the volumes of perturbed sets."""
         return not self.is_of_gmms  # which CMVN takes away
 
     @property
     def is_stored(self) -> bool:
-        """Tell whether they lie on the disk; else they are computed when read."""
+        """Return whether they lie on the disk; else they are computed when read."""
         return getattr(self.options, "stored", True)
 
     @property
     def is_lhotse(self) -> bool:
-        """Tell whether one of Lhotse's extractors computes them."""
+        """Return whether one of Lhotse's extractors computes them."""
         return isinstance(self.options, LhotseExtractionOptions)
 
     @property

@@ -3,7 +3,7 @@
 An executor reports a failed job with its reason, such as `sbatch`'s message when it
 refused the job. Snakemake shows it of single jobs alone (9.27, `GroupJob.log_error`).
 Where a job can't even be handed to `sbatch`, since its account is not known, say, the
-plug-in (2.8) tells of the job's rule; a group has none, the report fails, and the run
+plug-in (2.8) reports the job's rule; a group has none, the report fails, and the run
 waits for ever.
 """
 
@@ -18,8 +18,8 @@ from snakemake.logging import logger
 _LOG_ERROR: Any = GroupJob.log_error
 
 
-def tell_reasons() -> None:
-    """Have this process's Snakemake show why a group job failed."""
+def show_reasons() -> None:
+    """Make this process's Snakemake show why a group job failed."""
 
     def log_error(group: Any, msg: str | None = None, **known: Any) -> None:
         """Show the reason, then what Snakemake shows of a group."""

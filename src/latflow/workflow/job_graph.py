@@ -1,8 +1,8 @@
 """The jobs that Snakemake would run for a recipe, and which of them need which.
 
-Snakemake's own dry run makes the graph, in a process of its own (`python -m
-latflow.workflow.job_graph`): it prints to the terminal and changes the environment.
-A run has its graph already.
+Snakemake's own dry run makes the graph, in its own process (`python -m
+latflow.workflow.job_graph`): it prints to the terminal and changes the environment. A
+run has its graph already.
 """
 
 from __future__ import annotations

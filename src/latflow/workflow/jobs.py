@@ -1,7 +1,7 @@
-"""Run a stage function as a job of the workflow; tell what made a file.
+"""Run a stage function as a job of the workflow; record what made a file.
 
 `with job(snakemake):` opens the job's log, which also gets the stacks of a job that
-hangs, tells a full or read-only disk in one line, and leaves a record behind when the
+hangs, reports a full or read-only disk in one line, and leaves a record behind when the
 stage has ended well: `<results>/provenance/<rule>/<job>.json`, which names the job's
 outputs relative to the results folder, so that the folder may be moved. It is apart
 from `latflow.provenance` since stages do not import it: a change here makes no result
@@ -40,9 +40,9 @@ from latflow.provenance import PACKAGE_ROOT, git_state, read_record, versions
 log = logging.getLogger(__name__)
 # Larger files are known by their size alone: reading them again would cost too much.
 LARGEST_DIGESTED = 256 << 20  # bytes
-# Of their dev sets any share may be skipped: phones that training has not.
+# Of their dev sets any share may be skipped: phones that training lacks.
 _WITHOUT_LIMIT = ("make_supervisions", "supervise_flat_start")
-# Inputs of a job that tell its split.
+# Inputs of a job that determine its split.
 _SPLIT = re.compile(r"(?:streams/[^/]+/)?(?:corpus|features|frames)/([^/]+)/[^/]+")
 
 

@@ -52,7 +52,7 @@ class LanguageModel:
 
     @property
     def is_neural(self) -> bool:
-        """Tell whether it is a network."""
+        """Return whether it is a network."""
         return isinstance(self.written, NeuralLmOptions)
 
     @property
@@ -99,7 +99,7 @@ class LanguageModel:
 
     @property
     def checkpoints(self) -> str:
-        """Folder in which its trainings keep what they go on from.
+        """Folder in which its trainings keep what they continue from.
 
         A network of the recipe may have its name.
         """
@@ -234,7 +234,7 @@ class Language:
 
     @property
     def generates_pronunciations(self) -> bool:
-        """Tell whether words that the lexicon lacks get pronunciations."""
+        """Return whether words that the lexicon lacks get pronunciations."""
         return self.options.g2p.num_pronunciations > 0
 
     @property

@@ -109,8 +109,8 @@ def holds_audio(folder: Path) -> bool:
 def find_layout(data: str | Path) -> Layout:
     """Return the sets that lie in a folder, or a table.
 
-    Parts that are called so (`train-clean-100`, `dev.tsv`, `test/`) are sets of their
-    own; all else is the training set.
+    Parts that are called so (`train-clean-100`, `dev.tsv`, `test/`) are their own sets;
+    all else is the training set.
 
     Raises:
         UserError: there is no audio with transcripts.
@@ -203,7 +203,7 @@ def _folder_source(folder: Path) -> Source | None:
 
 
 def _has_transcripts_beside(source: FolderSource) -> bool:
-    """Tell whether most audio has a transcript beside it, and not labels with times."""
+    """Return whether most audio has a transcript without times beside it."""
     count, found, is_text = 0, 0, None
     for folder, names in folders(Path(source.path)):
         known = {Path(n).stem: n for n in names if transcript_suffix(n, source)}

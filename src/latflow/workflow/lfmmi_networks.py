@@ -10,7 +10,7 @@ from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.networks import BaseNetwork
 from latflow.workflow.systems import System, unless_set
 
-# Phones of the widest context whose windows can all have pdfs of their own.
+# Phones of the widest context whose windows can all have their own pdfs.
 _FULL_CONTEXT = 2
 
 
@@ -22,7 +22,7 @@ class LfmmiNetwork(BaseNetwork):
 
     @property
     def is_flat_start(self) -> bool:
-        """Tell whether it is trained from transcripts alone."""
+        """Return whether it is trained from transcripts alone."""
         return self.aligner is None
 
     def supervisions(self, split: str) -> str:
@@ -40,7 +40,7 @@ class LfmmiNetwork(BaseNetwork):
 
     @property
     def learns_by_ctc(self) -> bool:
-        """Tell whether an output beside the decoded one learns by CTC."""
+        """Return whether an output beside the decoded one learns by CTC."""
         return any(loss.name == "ctc" for loss in self.outputs.values())
 
     def transcripts(self, split: str) -> list[str]:

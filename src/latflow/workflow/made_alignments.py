@@ -36,7 +36,7 @@ class MadeAlignments:
             out: the folder.
 
         Raises:
-            UserError: it is none of such a run, or the run has not ended.
+            UserError: it is not that of such a run, or the run has not ended.
         """
         path, results = out / RECIPE_NAME, out / f"results/{EXPERIMENT}"
         remedy = "name the folder that latflow align has written to"

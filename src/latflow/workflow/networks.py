@@ -88,7 +88,7 @@ class Network(System):
 
     @property
     def has_full_scale(self) -> bool:
-        """Tell whether it is searched with an acoustic scale of 1.
+        """Return whether it is searched with an acoustic scale of 1.
 
         So are those that learnt whole sequences from the start: by LF-MMI or CTC.
         """
@@ -101,7 +101,7 @@ class Network(System):
 
     @property
     def checkpoints(self) -> str:
-        """Folder in which its trainings keep what they go on from."""
+        """Folder in which its trainings keep what they continue from."""
         return f"{self.results}/checkpoints/{self.name}"
 
     @property
@@ -302,7 +302,7 @@ class Network(System):
             first_whole_epoch(description, training.pretraining, training.epochs)
 
     def _check_layers(self) -> None:
-        """Refuse to freeze, or to train otherwise, layers that it has not."""
+        """Refuse to freeze, or to train otherwise, layers that it lacks."""
         training, known = self.options.training, self.layers
         for layer in training.learning_rate_factors if known else ():
             key = f"{self.key}.training.learning_rate_factors"
@@ -373,7 +373,7 @@ class Network(System):
 
 @dataclass(frozen=True, eq=False)
 class BaseNetwork(Network):
-    """A network with a description of its own, which others may go on from."""
+    """A network with its own description, which others may continue from."""
 
     options: (
         AttentionSystemOptions | CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions

@@ -125,7 +125,7 @@ class PackagePlan:
 
     @property
     def only_aligns(self) -> bool:
-        """Tell whether the package aligns, but does not recognize.
+        """Return whether the package aligns, but does not recognize.
 
         So do those of GMM systems that adapt to speakers, in two passes.
         """
@@ -133,7 +133,7 @@ class PackagePlan:
 
     @property
     def knows_one_volume(self) -> bool:
-        """Tell whether a network learns speech as loud as it was recorded alone.
+        """Return whether a network learns speech as loud as it was recorded alone.
 
         Where neither CMVN takes the volume away nor training varies it, softer speech
         is misrecognized (docs/serving.md, "Volumes").
@@ -189,7 +189,7 @@ class PackagePlan:
         if isinstance(features, LhotseExtractionOptions) and features.is_own:
             raise UserError(
                 f"{name} reads features of {features.extractor}, and a package holds "
-                "no code of your own",
+                "no custom code",
                 remedy="package a system on features of another type, or of an "
                 "extractor that Lhotse registers",
             )

@@ -63,7 +63,7 @@ def _section(text: str, words: str, topic: str) -> str:
     """Return the part of a document under a heading with some words.
 
     Raises:
-        UserError: there is none; names the headings.
+        UserError: none was found; names the headings.
     """
     lines = text.splitlines(keepends=True)
     is_code, headings = False, []

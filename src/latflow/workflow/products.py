@@ -210,7 +210,7 @@ def _check_without_dev(recipe: Systems) -> None:
 
 
 def _check_dictionaries(recipe: Systems, language: Language) -> None:
-    """Refuse to recognize speech where speakers have dictionaries of their own.
+    """Refuse to recognize speech where speakers have their own dictionaries.
 
     The search knows no speaker, whose words it could keep apart.
     """

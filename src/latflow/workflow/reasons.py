@@ -23,7 +23,7 @@ _ABSENT = object()
 
 
 def name_changes() -> None:
-    """Have this process's Snakemake name what differs between params."""
+    """Make this process's Snakemake name what differs between params."""
 
     def text(change: ParamsChange) -> str:
         """Return the line on changed params."""
@@ -55,7 +55,7 @@ def describe(before: Iterable[str], now: Iterable[str]) -> str:
 
 
 def _value(text: str) -> Any:
-    """Return the value of a `repr`, or the text where it is none."""
+    """Return the value of a `repr`, or the text if it is not one."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

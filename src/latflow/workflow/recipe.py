@@ -59,7 +59,7 @@ class Recipe(Systems):
 
     @property
     def adds_words(self) -> bool:
-        """Tell whether searches may get words: graphs are composed as they go on."""
+        """Return whether searches may get words, for which graphs are composed."""
         return self.options.decode.composition == "lookahead"
 
     @property
@@ -134,7 +134,7 @@ class Recipe(Systems):
 
     @property
     def suspect_system(self) -> GmmSystem:
-        """The GMM system whose alignments tell which utterances look wrong."""
+        """The GMM system whose alignments show which utterances look wrong."""
         return self.gmms[self.options.suspects.system or list(self.gmms)[-1]]
 
     @property

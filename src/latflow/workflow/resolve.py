@@ -224,14 +224,14 @@ class _Resolver:
         return {**self.gmms, **self.networks}
 
     def _sequence_network(self, options: SequenceSystemOptions) -> SequenceNetwork:
-        """Return a network that goes on from another on lattices."""
+        """Return a network that continues from another on lattices."""
         parent = self._earlier("parent", options.parent, self.networks)
         assert parent is not None
         base, teacher = parent.base, None
         if isinstance(options.criterion, TeacherOptions):
             named = options.criterion.teacher
             teacher = self._earlier("criterion.teacher", named, self.networks)
-        # A base with a tree of its own makes the alignments itself: those that it was
+        # A base with its own tree makes the alignments itself: those that it was
         # trained on are of another tree.
         aligner = base if base.has_own_tree else base.aligner
         if parent.has_full_scale:

@@ -1,14 +1,14 @@
 """Retries of trainings: an attempt that came further than the one before uses up none.
 
 Snakemake tries a failed job again as often as `retries` says, whatever became of it. A
-training that was killed goes on from its newest checkpoint, so that here only those
+training that was killed continues from its newest checkpoint, so that here only those
 attempts count which left no new one: a preempted training ends, one that fails at the
 same place is given up after as many retries as any job. The number of the attempt, by
 which rules ask for more memory and time, grows with the attempts that count, and no
 further than with other jobs.
 
 Checkpoints are looked at by Snakemake's main process alone, when an attempt has failed;
-jobs that have none of their own are left as they are.
+jobs that have none of their own are left unchanged.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def newest(folder: str | Path) -> Places:
 
 
 def count_by_progress(folders: Iterable[str]) -> None:
-    """Have this process's Snakemake count retries of trainings by their checkpoints.
+    """Make this process's Snakemake count retries of trainings by their checkpoints.
 
     Snakemake asks a job how often it may be tried again when an attempt has failed, and
     for nothing else. Of jobs with a param `checkpoints` the answer is here.
@@ -91,7 +91,7 @@ def count_by_progress(folders: Iterable[str]) -> None:
         if failures > allowed:
             logger.error(
                 f"{what}: {failures} attempts in a row wrote no checkpoint in "
-                f"{folder} - see the log; the same command goes on from the last one"
+                f"{folder} - see the log; the same command continues from the last one"
             )
             return 0
         # Snakemake adds one for the attempt that follows.
@@ -100,7 +100,7 @@ def count_by_progress(folders: Iterable[str]) -> None:
             logger.info(f"{what}: no new checkpoint, retry {failures} of {allowed}.")
         else:
             job.attempt -= 1
-            logger.info(f"{what}: goes on from a new checkpoint, no retry used.")
+            logger.info(f"{what}: continues from a new checkpoint, no retry used.")
         return sys.maxsize
 
     setattr(Job, "restart_times", property(restart_times))  # noqa: B010 - no setter

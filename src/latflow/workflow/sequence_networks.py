@@ -16,7 +16,7 @@ from latflow.workflow.systems import GmmSystem, System, unless_set
 
 @dataclass(frozen=True, eq=False)
 class SequenceNetwork(Network):
-    """A network that goes on from another by a criterion of whole sequences.
+    """A network that continues from another by a criterion of whole sequences.
 
     Attributes:
         teacher: the network that it learns from, if the criterion has one.
@@ -117,7 +117,7 @@ class SequenceNetwork(Network):
             super().check_description()
 
     def _check_teacher(self, teacher: Network) -> None:
-        """Refuse a teacher that reads or tells something else."""
+        """Refuse a teacher that has other inputs or outputs."""
         key = f"{self.key}.criterion.teacher"
         teacher.check_scores_frames(key)
         for what, theirs, ours in (

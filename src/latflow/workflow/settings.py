@@ -38,7 +38,7 @@ def find_recipe(name: str | Path | None = None) -> Path:
             `recipe.yaml`, or in a checkout `config/config.yaml`.
 
     Raises:
-        UserError: there is none.
+        UserError: none was found.
     """
     brought = _brought()
     known = f"name a file, or one that comes with latflow: {', '.join(brought)}"
@@ -59,7 +59,7 @@ def find_recipe(name: str | Path | None = None) -> Path:
 
 
 def is_results(name: str | Path | None) -> bool:
-    """Tell whether the command line names an experiment by the folder of its results.
+    """Return whether the command line names an experiment by the folder of its results.
 
     Args:
         name: see `find_recipe`.
@@ -99,7 +99,7 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
             into the recipe's, to any depth.
 
     Raises:
-        UserError: the file is no mapping in YAML, or a setting is not `KEY=VALUE`.
+        UserError: the file is not a mapping in YAML, or a setting is not `KEY=VALUE`.
     """
     from snakemake.common.configfile import load_configfile
     from snakemake.utils import update_config
@@ -123,7 +123,7 @@ def check_keys(recipe: str | Path) -> None:
     Templates (YTE), which decide what stands there, and JSON are left to Snakemake.
 
     Raises:
-        UserError: names both lines; or the file is no YAML.
+        UserError: names both lines; or the file is not YAML.
     """
     path = Path(recipe)
     is_yaml = path.suffix in {".yaml", ".yml"} and path.is_file()

@@ -155,7 +155,7 @@ class SharedResults:
         return self._keys[job]
 
     def _key(self, job: Any, dag: Any) -> str | None:
-        """Return the key of a job anew."""
+        """Return the key of a job again."""
         outputs = [Path(path) for path in job.output]
         inside = [path.is_relative_to(self._results) for path in outputs]
         if not (outputs and all(inside)) or job.rule.name == "measure_capacity":
@@ -243,7 +243,7 @@ class SharedResults:
 
 
 def share_results(results: str, options: CacheOptions) -> None:
-    """Have this process's Snakemake take the results of other experiments.
+    """Make this process's Snakemake take the results of other experiments.
 
     Args:
         results: folder of the experiment.

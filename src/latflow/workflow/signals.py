@@ -2,8 +2,8 @@
 
 At a terminal Ctrl-C reaches the jobs as well. A signal to Snakemake's process alone, by
 `kill` or a supervisor, does not: Snakemake would wait until its jobs are done, hours or
-days. So the jobs are told: they keep what they have done and end, Snakemake ends with
-them, and no lock is left.
+days. So the signal is passed on to the jobs: they keep what they have done and end,
+Snakemake ends with them, and no lock is left.
 
 Snakemake's own handler of SIGTERM takes a lock of the scheduler. If the signal comes
 while the same thread holds it, since a job has just ended or failed, the handler waits
@@ -35,9 +35,9 @@ _SHELLS = {"bash", "dash", "sh", "time"}
 
 
 def handle_signals() -> None:
-    """Have this process's Snakemake tell its jobs to end when it is told itself.
+    """Make this process's Snakemake pass its signals on to its jobs.
 
-    Ctrl-C is then told in a line, also before jobs run.
+    Ctrl-C is then reported in a line, also before jobs run.
 
     To be called before Snakemake makes its scheduler, which installs a handler.
     """
@@ -50,14 +50,14 @@ def handle_signals() -> None:
 
 
 def _exit_gracefully(scheduler: JobScheduler, *_: object) -> None:
-    """Run Snakemake's handler in a thread; tell its jobs."""
+    """Run Snakemake's handler in a thread; signal its jobs."""
     # not `threading.Thread`: its start takes a lock that may be held here, too
     _thread.start_new_thread(_EXIT, (scheduler,))
     _thread.start_new_thread(_end_all, ())
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """Interrupt this process, as Python does; tell its jobs."""
+    """Interrupt this process, as Python does; signal its jobs."""
     _thread.start_new_thread(_end_all, ())
     signal.default_int_handler(number, frame)
 
@@ -72,22 +72,22 @@ def _end_all() -> None:
 def end_jobs(process: int) -> list[int]:
     """Send SIGTERM to what a process has started, below shells.
 
-    What has a session of its own, as the fork server, is left alone: it ends with the
+    What has its own session, as the fork server, is left alone: it ends with the
     processes that wait for it.
 
     Returns:
-        The processes that were told.
+        The processes that got the signal.
     """
-    told = []
+    signalled = []
     for child in _jobs_of(process, os.getsid(process)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(child, signal.SIGTERM)
-            told.append(child)
-    return told
+            signalled.append(child)
+    return signalled
 
 
 def _jobs_of(process: int, session: int) -> Iterator[int]:
-    """Yield the processes below one that are no shells, of its session."""
+    """Yield the processes below one that are not shells, of its session."""
     with contextlib.suppress(psutil.Error, OSError):  # they may end meanwhile
         for child in psutil.Process(process).children():
             yield from _job_or_below(child, session)

@@ -29,7 +29,7 @@ from latflow.workflow.sizes import NetworkSize, gmm_systems, network_size
 from latflow.workflow.survey import OOV_WARNING_SHARE, Survey
 
 MAX_SKIPPED = 0.02
-_HIGHEST_RATE = 16000  # Hz; what lies above 8 kHz doesn't tell words apart
+_HIGHEST_RATE = 16000  # Hz; above 8 kHz there is little to distinguish words
 _FEW = 0.02  # of the utterances: those at lower rates are brought to that of the others
 _FEW_SPEAKERS = 4  # with fewer, none can be kept out of training
 _LEXICON, _SCHEMA = "lexicon.txt", "recipe.schema.json"
@@ -104,7 +104,7 @@ def write_start(
             write_text(folder / name, _table(pairs))
         if data is not None:
             found = _Survey(folder, layout, lexicon).found(str(os.path.abspath(data)))
-    except UserError:  # the next attempt begins anew
+    except UserError:  # the next attempt begins again
         for name in made:
             (folder / name).unlink(missing_ok=True)
         raise
@@ -201,7 +201,7 @@ class _Survey:
             else source
             for name, source in layout.sets.items()
         }
-        self._facts = [_told(name, pairs) for name, pairs in layout.pairs.items()]
+        self._facts = [_summary(name, pairs) for name, pairs in layout.pairs.items()]
         if layout.unused:
             self._facts.append(f"not used: {some(layout.unused)}")
         self._lexicon = None if lexicon is None else Path(os.path.abspath(lexicon))
@@ -283,8 +283,8 @@ class _Survey:
         return sum(lengths.get(word, 0) for word in train.words)
 
 
-def _told(name: str, pairs: Pairs) -> str:
-    """Return a line on how a table came about."""
+def _summary(name: str, pairs: Pairs) -> str:
+    """Return a line that sums up how a table was made."""
     kinds = next(iter(pairs.sources))
     if len(pairs.sources) > 1:
         kinds += f", and likewise in {len(pairs.sources) - 1} further files"

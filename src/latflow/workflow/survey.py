@@ -64,7 +64,7 @@ class Dictionary:
         return cls(lexicon, file, lang, names, shortest)
 
     def knows(self, word: str) -> bool:
-        """Tell whether a word has a pronunciation, or the lang stage adds it."""
+        """Return whether a word has a pronunciation, or the lang stage adds it."""
         made = (self.names.oov_word, self.names.silence_word)
         return word in self.phones or word in made
 
@@ -308,7 +308,7 @@ def _rehearse(
 
 
 def _tails(tails: Mapping[str, float], survey: Survey) -> Iterator[Finding]:
-    """Find recordings that go on for long after their last utterance.
+    """Find recordings that continue for long after their last utterance.
 
     Args:
         tails: seconds that are left, by recording.
@@ -332,7 +332,7 @@ def _noted(ledger: Ledger, survey: Survey, remedy: str) -> Iterator[Finding]:
             found.setdefault(kind, []).append(entry.utterance)
     for reason, names in found.items():
         what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
-        advice = remedy if reason == SEVERAL_CHANNELS else "mend the files if you can"
+        advice = remedy if reason == SEVERAL_CHANNELS else "fix the files if you can"
         yield Finding("warning", survey.file, what, advice)
     renamed = [e.reason for e in ledger.entries if e.action == "renamed"]
     if renamed:

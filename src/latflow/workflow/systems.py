@@ -42,14 +42,14 @@ class System(ABC):
     is_network = False
     #: Whether it is a decoder with attention, which has no graph and scores no frames.
     has_decoder = False
-    #: Whether it has a tree of its own.
+    #: Whether it has its own tree.
     has_own_tree = True
     #: Whether it is searched with an acoustic scale of 1.
     has_full_scale = False
 
     @cached_property
     def is_adapted(self) -> bool:
-        """Tell whether it works on features adapted to each speaker."""
+        """Return whether it works on features adapted to each speaker."""
         return False
 
     @property
@@ -202,7 +202,7 @@ class GmmSystem(System):
 
     @cached_property
     def is_adapted(self) -> bool:
-        """Tell whether it works on features adapted to each speaker."""
+        """Return whether it works on features adapted to each speaker."""
         if self.options is not None:
             return isinstance(self.options, SatOptions)
         folder = self.experiment.gmm.import_
@@ -281,7 +281,7 @@ def resolve_gmms(experiment: Experiment, frames: Frames) -> dict[str, GmmSystem]
         if name in gmm.systems:
             raise UserError(
                 f"configuration gmm.systems.{name}: the imported system has this name",
-                remedy="give the system of your own another name",
+                remedy="give your own system another name",
             )
         found[name] = GmmSystem(name, experiment, frames, None, None, None)
     for name, options in gmm.systems.items():

@@ -200,7 +200,7 @@ class TrainingData:
             )
 
     def _check_mixing(self) -> None:
-        """Refuse to add noise to features that are no plain energies of stored speech.
+        """Refuse to add noise to features that are not plain energies of stored speech.
 
         Of Lhotse's extractors see `check_extractor`.
         """

@@ -256,7 +256,7 @@ DAMAGED_GRIDS = {
     "line 25: 3,5 where a number is due": damaged_grid(
         "xmax = 3", "xmax = 3,5"
     ).encode(),
-    "1e999 is no finite": damaged_grid("xmax = 3", "xmax = 1e999").encode(),
+    "1e999 is not a finite": damaged_grid("xmax = 3", "xmax = 1e999").encode(),
     "a tier of class 'Matrix'": damaged_grid("IntervalTier", "Matrix").encode(),
     r"\(binary\)": b"ooBinaryFile\x08TextGrid\0\0",
 }

@@ -57,8 +57,8 @@ def test_a_function_of_your_own(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded"):
         make_tokenizer(f"{tmp_path}/own.py:triples")
     for result, fault in [
-        ("[text, 3]", "gives 3, which is no word"),
-        ("['a b']", "gives 'a b', which is no word"),
+        ("[text, 3]", "gives 3, which is not a word"),
+        ("['a b']", "gives 'a b', which is not a word"),
         ("1 / 0", "fails: ZeroDivisionError"),
         ("None", "fails: TypeError"),
     ]:
@@ -69,10 +69,10 @@ def test_a_function_of_your_own(tmp_path):
 
 
 def test_other_names_are_refused():
-    with pytest.raises(UserError, match="tokenizer words is none of blanks, "):
+    with pytest.raises(UserError, match="tokenizer words is not one of blanks, "):
         make_tokenizer("words")
     values = {"type": "folder", "path": "x", "tokenizer": "words"}
-    with pytest.raises(UserError, match="tokenizer: is none of blanks, characters"):
+    with pytest.raises(UserError, match="tokenizer: is not one of blanks, characters"):
         read_options(FolderSource, values)
 
 

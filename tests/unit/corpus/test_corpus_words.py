@@ -148,7 +148,7 @@ def test_clitics_leave_unknown_words_and_one_another():
         *["wug", "'s"],
     ]
     assert words("l'wug's there's l'") == ["l'", "wug", "'s", "there", "'s", "l'"]
-    # A part that the lexicon has without its apostrophe is no clitic.
+    # A part that the lexicon has without its apostrophe is not a clitic.
     assert words("there'wug o'clock 'wug'") == ["there'wug", "o'clock", "wug"]
     many = words("l'" * 1000 + "wug")
     assert many[:3] == ["l'", "l'", "l'"]

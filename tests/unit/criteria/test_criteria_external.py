@@ -119,7 +119,7 @@ def test_threads_have_processes_of_their_own(start):
     ("at", "message"),
     [
         ("sys.exit(3)", r"it ended without an answer \(exit status 3\)"),
-        ("sink.write(b'x' * 100); sink.flush()", "on its output is no message"),
+        ("sink.write(b'x' * 100); sink.flush()", "on its output is not a message"),
         ("sink.write(b'LFC1' + b'\\xff' * 9); sink.flush()", "a header of"),
         ("sink.write(b'LFC1\\x02\\0\\0\\0[]'); sink.flush()", "cannot be read"),
         ("gradient = gradient[1:]", "where .* is due"),
@@ -142,7 +142,7 @@ def test_what_goes_wrong_in_a_process_is_one_line(start, at, message):
     [
         (("/no/such/program",), "does not start: No such file"),
         (("true",), "ended without an answer"),
-        (("echo", "hello, world"), "is no message"),
+        (("echo", "hello, world"), "is not a message"),
         (program(protocol=7).command, "speaks protocol 7, latflow 1"),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_class_is_found_by_module_and_by_file(start, custom):
     [
         ("no_such_module:Boosted", "No module named 'no_such_module'"),
         ("my_criteria:Missing", "no attribute 'Missing'"),
-        ("my_criteria:Other", "is no LatticeCriterion"),
+        ("my_criteria:Other", "is not a LatticeCriterion"),
         ("none.py:Boosted", "No such file"),
         ("wrong:Boosted", "invalid syntax"),
     ],

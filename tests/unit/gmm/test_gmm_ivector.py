@@ -396,7 +396,7 @@ def test_faulty_models_and_frames_are_refused(store, tmp_path):
         IvectorModel.load(tmp_path / "none.npz")
     make_model(np.random.default_rng(0)).save(tmp_path / "other.npz")
     with pytest.raises(
-        UserError, match="has 4 features, the i-vector extractor wants 3"
+        UserError, match="has 4 features, the i-vector extractor expects 3"
     ):
         append_ivectors(store.folder, tmp_path / "other.npz", tmp_path / "out")
 

@@ -74,7 +74,7 @@ def test_empty_transcript_names_the_utterance(compiler):
 @pytest.mark.parametrize("position", [0, 1, 3])
 def test_word_without_pronunciation_is_named(compiler, position):
     words = [7, 12, 8]
-    words.insert(position, 14)  # <s> is no word of the lexicon
+    words.insert(position, 14)  # <s> is not a word of the lexicon
     with pytest.raises(UserError, match="utt-2: word <s> has no pronunciation"):
         compiler.compile(words, utterance="utt-2")
 

@@ -58,7 +58,7 @@ def test_lexicon_of_kaldis_directories_comes_from_the_align_lexicon(folder):
         ("words.txt", "#0 5", "#9 5", "#0 is missing"),
         ("oov.txt", "<UNK>", "<OOV>", "<OOV> is not in words.txt"),
         ("oov.txt", "<UNK>", "<UNK> A", "it must hold one word"),
-        ("phones/silence.int", "5\n", "99\n", "99 is no phone of phones.txt"),
+        ("phones/silence.int", "5\n", "99\n", "99 is not a phone of phones.txt"),
         ("phones/silence.int", "2\n", "11\n", "is in two of its lists"),
         (
             "phones/silence.int",
@@ -107,13 +107,13 @@ def test_missing_directory_and_empty_table(tmp_path):
 def test_transducers_are_validated(folder):
     lang = Lang.load(folder)
     (folder / "L.fst").write_bytes((folder / "L_disambig.fst").read_bytes())
-    with pytest.raises(UserError, match="is no phone that it may have"):
+    with pytest.raises(UserError, match="is not a phone that it may have"):
         lang.validate()
     fst = kaldifst.StdVectorFst()
     fst.start = fst.add_state()
     fst.add_arc(0, kaldifst.StdArc(1, 99, 0.0, 0))
     fst.write(str(folder / "L.fst"))
-    with pytest.raises(UserError, match="label 99 is no word"):
+    with pytest.raises(UserError, match="label 99 is not a word"):
         lang.validate()
     empty = kaldifst.StdVectorFst()
     empty.start = empty.add_state()

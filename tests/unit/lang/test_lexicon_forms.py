@@ -301,7 +301,7 @@ def test_what_is_not_read_is_refused_in_one_line(tmp_path, text, message):
 def test_a_garbled_file_of_silence_is_refused(tmp_path, text):
     (tmp_path / "silprob.txt").write_text(text)
     (tmp_path / "lexicon.txt").write_text("A 1.0 0.5 1.0 1.0 a\n")
-    with pytest.raises(UserError, match=r"silprob\.txt: .*(is missing|is none of)"):
+    with pytest.raises(UserError, match=r"silprob\.txt: .*(is missing|is not )"):
         read_lexicon(tmp_path / "lexicon.txt")
     (tmp_path / "lexicon.txt").write_text("A 1.0 a\n")  # tells nothing of silence
     assert read_lexicon(tmp_path / "lexicon.txt").sentence is None

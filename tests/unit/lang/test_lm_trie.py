@@ -14,7 +14,7 @@ from latflow.lang.lm_trie import LmTrie
 LN10 = math.log(10.0)
 WORD_IDS = {"<eps>": 0, "a": 1, "b": 2, "z": 3, "#0": 4, "<s>": 5, "</s>": 6}
 # p(b | <s> a) is listed only behind `a`, so that it takes the weight of `<s> a`;
-# `b a` has a weight but nothing is longer; `a b` has neither: it is no state.
+# `b a` has a weight but nothing is longer; `a b` has neither: it is not a state.
 ARPA = r"""\data\
 ngram 1=4
 ngram 2=3

@@ -125,7 +125,7 @@ def test_what_rules_accept(lang, rules, accepted):
         ("<x> = on;", "no rule is public"),
         ("public <x> = <y>;", "there is no rule <y>"),
         ("public <x> = <x> on | off;", "elsewhere than at its end"),
-        ("public <x> = /-1/ on;", "'-1' is no weight"),
+        ("public <x> = /-1/ on;", "'-1' is not a weight"),
         ("public <x> = on;\npublic <x> = off;", "line 4: .* comes twice"),
         ("import <other.*>; public <x> = <other.y>;", "no rule <other.y>.*imported"),
         ("public <x> =\n /* a\n */ on // b\r\n^ off > ;", "line 6: it makes no sense"),

@@ -8,7 +8,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import G2pOptions, LangOptions
 from latflow.lang.prepare import make_lang
-from latflow.lang.special_words import SpecialNames, ordinary_words, special_names
+from latflow.lang.special_words import SpecialNames, special_names
 
 WORDS = "YES Y EH S\nNO N OW\n"
 
@@ -126,12 +126,6 @@ def test_silence_within_a_word_is_refused_with_its_line(tmp_path):
     path.write_text("!SIL sil\nYES Y sil S\n")
     with pytest.raises(UserError, match="line 2: word YES: sil is the name of a silen"):
         make_lang(path, tmp_path / "lang", options=LangOptions())
-
-
-def test_ordinary_words_are_no_silence_and_no_noise(tmp_path):
-    path = tmp_path / "lexicon.txt"
-    path.write_text("!SIL sil\n[noise] nsn\nsil sil\nyes y\nspn s p n\n")
-    assert ordinary_words(read_lexicon(path)) == ["spn", "yes"]
 
 
 def test_a_completed_lexicon_keeps_silence_and_its_names(tmp_path):

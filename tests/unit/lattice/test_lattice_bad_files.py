@@ -64,7 +64,7 @@ def test_another_kind_of_fst(tmp_path):
     header = struct.pack("<i6si8s", 6, b"vector", 8, b"standard") + bytes(100)
     path = tmp_path / "g.fst"
     path.write_bytes(b"utt " + (2125659606).to_bytes(4, "little") + header)
-    with pytest.raises(UserError, match="vector standard, which is no lattice"):
+    with pytest.raises(UserError, match="vector standard, which is not a lattice"):
         list(read_lattices(path))
 
 

@@ -191,7 +191,7 @@ def test_what_cannot_be_computed_is_refused(tail, what):
     ("kind", "what"),
     [
         (b"SoftmaxComponent", "node x, component z: SoftmaxComponent is read, and not"),
-        (b"SoftComponent", "component z: 'SoftComponent' is no class"),
+        (b"SoftComponent", "component z: 'SoftComponent' is not a class"),
     ],
 )
 def test_a_component_that_is_not_computed_is_named_with_its_node(kind, what):

@@ -40,7 +40,7 @@ MISTAKES = {
         "layer a: size must be a whole number, not '12'",
         "",
     ),
-    "true is no number": (
+    "true is not a number": (
         {"a": {"class": "linear", "size": True}},
         "layer a: size must be a whole number, not True",
         "",
@@ -333,7 +333,9 @@ def test_the_decoded_output_is_named(tmp_path, decode, first):
 
 @pytest.mark.parametrize("named", ["copy", "phones", "absent"])
 def test_what_cannot_be_decoded_is_not_named(named):
-    with pytest.raises(UserError, match=f"decode: '{named}' is no output that can be"):
+    with pytest.raises(
+        UserError, match=f"decode: '{named}' is not an output that can be"
+    ):
         NetworkDescription.from_config({"layers": OUTPUTS, "decode": named})
 
 

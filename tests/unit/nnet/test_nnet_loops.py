@@ -128,7 +128,7 @@ WRONG_LOOPS = {
     ),
     "time going back": (
         {"a": {"class": "rec", "size": 2}},
-        "layer loop.a: inside a loop a layer of class rec goes on",
+        "layer loop.a: inside a loop a layer of class rec continues",
     ),
     "a circle in a frame": (
         {

@@ -344,7 +344,7 @@ class Halved(Layer):
 
 
 class Bare(Halved):
-    """Give what is no batch."""
+    """Give what is not a batch."""
 
     def forward(self, batch):
         return batch.values

@@ -387,7 +387,7 @@ def test_folders_that_are_none_are_refused(folders, tmp_path):
     with pytest.raises(UserError, match=r"config.json: no such file"):
         network_of(tmp_path)
     other = changed_config(source, tmp_path / "other", model_type="bert")
-    with pytest.raises(UserError, match="model_type 'bert' is none of wav2vec2, "):
+    with pytest.raises(UserError, match="model_type 'bert' is not wav2vec2, "):
         network_of(other)
     wide = changed_config(source, tmp_path / "wide", hidden_size=32)
     with pytest.raises(UserError, match="has the shape .* config.json says"):

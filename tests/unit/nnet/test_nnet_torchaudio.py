@@ -122,7 +122,7 @@ def test_heads_of_wavlm_follow_from_its_shapes(models, tmp_path):
 def test_untold_heads_are_asked_for(models, tmp_path):
     state = torchaudio_names(models["wav2vec2"])
     folder = write(tmp_path / "x", state, config=None)
-    told = re.escape("does not tell num_attention_heads of an encoder of its size")
+    told = re.escape("lacks num_attention_heads of an encoder of its size")
     with pytest.raises(UserError, match=f"bundle.pth: {told}.*config.json"):
         network_of(folder)
 
@@ -196,7 +196,7 @@ def test_strange_files_are_refused_in_a_line(models, tmp_path):
     refused(cut, "is damaged, or may hold code")
     text = write(tmp_path / "text", {})
     (text / "bundle.pth").write_text("<html>404 Not Found</html>")
-    refused(text, "is no file of torch's")
+    refused(text, "is not a file of torch's")
     renamed = write(tmp_path / "renamed", {})
     save_file({k: v.clone() for k, v in state.items()}, renamed / "bundle.pth")
     refused(renamed, "looks like safetensors: name it model.safetensors")
@@ -213,10 +213,13 @@ def test_strange_files_are_refused_in_a_line(models, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda s: s | {"adapter.weight": torch.ones(2)}, "adapter.weight is no param"),
+        (
+            lambda s: s | {"adapter.weight": torch.ones(2)},
+            "adapter.weight is not a param",
+        ),
         (
             lambda s: s | {"aux": torch.ones(2, dtype=torch.int64)},
-            "aux is no tensor of",
+            "aux is not a tensor of",
         ),
         (lambda s: _without(s, "encoder.transformer.layers.1."), "parameters are miss"),
         (lambda s: _without(s, "encoder.transformer.layer_norm"), "do not fit"),

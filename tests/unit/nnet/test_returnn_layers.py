@@ -95,7 +95,7 @@ def test_loops_may_go_back_and_have_cells():
         ({"output": {"class": "choice"}}, "last.unit: layers in a loop that decodes"),
         (
             {"output": {"class": "linear", "n_out": 2, "from": "base:enc"}},
-            "last/output.from: base:enc is no layer",
+            "last/output.from: base:enc is not a layer",
         ),
         (
             {"output": {"class": "linear", "n_out": 2, "initial_output": "var"}},
@@ -139,7 +139,7 @@ def test_other_states_are_refused(state):
 def test_states_are_of_recurrent_layers():
     layer = {"class": "rec", "n_out": 3, "from": "data", "initial_state": "enc"}
     layers = {"last": layer, "enc": {"class": "linear", "n_out": 3, "from": "data"}}
-    assert refusal_of(layers).endswith("enc is no layer of class rec here")
+    assert refusal_of(layers).endswith("enc is not a layer of class rec here")
 
 
 SPARSE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from latflow.report.outcome import tell_outcome
+from latflow.report.outcome import outcome_text
 from latflow.scoring.results import COLUMNS
 from latflow.workflow.recipe import Recipe
 
@@ -37,11 +37,11 @@ def results(tmp_path):
 
 
 def test_nothing_is_told_before_scores(tmp_path):
-    assert tell_outcome(tmp_path) == ""
+    assert outcome_text(tmp_path) == ""
 
 
 def test_the_best_system_that_can_be_streamed_is_to_be_packaged(results):
-    told = tell_outcome(results, Recipe.from_config(RECIPE)).splitlines()
+    told = outcome_text(results, Recipe.from_config(RECIPE)).splitlines()
     assert told[0].split()[:2] == ["system", "set"]
     assert told[-1].endswith(f"latflow package tri1 {results}")
     assert not any(line.startswith("report:") for line in told)
@@ -52,7 +52,7 @@ def test_of_packages_the_best_has_its_commands(results):
     for system in ("mono", "tri1"):
         (results / "package" / system).mkdir(parents=True)
         (results / "package" / system / "package.json").touch()
-    assert tell_outcome(results, Recipe.from_config(RECIPE)).splitlines()[-3:] == [
+    assert outcome_text(results, Recipe.from_config(RECIPE)).splitlines()[-3:] == [
         f"report: {results / 'report.html'}",
         f"transcribe: latflow transcribe {results}/package/tri1 RECORDING ...",
         f"serve: latflow serve {results}/package/tri1",

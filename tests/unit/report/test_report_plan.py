@@ -200,7 +200,7 @@ def test_amounts_are_given_or_follow(monkeypatch, tmp_path):
     recipe = Recipe.from_config(RECIPE)
     with pytest.raises(UserError, match="hours of full are not known"):
         split_amounts(recipe, {}, {})
-    with pytest.raises(UserError, match="trian is no set of the recipe"):
+    with pytest.raises(UserError, match="trian is not a set of the recipe"):
         split_amounts(recipe, {"trian": 1}, {})
     amounts = split_amounts(recipe, {"full": 10}, {"full": 1000})
     assert amounts["train"] == (pytest.approx(9), 900)
@@ -264,7 +264,7 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
     assert "make_graph (2 jobs): the size of a file that it reads is not known" in text
     plan = make_plan(recipe, jobs, model, **options, files={"lm.arpa.gz": 4.0})
     assert [type(e.cost) for e in plan.estimates] == [str, Cost, Cost, Cost]
-    # 4 MiB make a graph of 8; alignments go over speech and are no language data.
+    # 4 MiB make a graph of 8; alignments go over speech and are not language data.
     assert plan.estimates[1].cost.disk_mib == pytest.approx(8)
     assert plan.estimates[3].cost.disk_mib == pytest.approx(16)
     assert plan.estimates[2].seconds == pytest.approx(4 + 100 / 4)

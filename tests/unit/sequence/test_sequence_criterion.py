@@ -361,10 +361,10 @@ def test_an_error_of_the_criterion_names_the_utterance(system, make, utterances)
     class Failing(Mmi):
         def evaluate(self, utterance, gradient):
             if len(gradient) == len(system.scores[utterances[1]]):
-                raise UserError("it is broken", remedy="mend it")
+                raise UserError("it is broken", remedy="fix it")
             return super().evaluate(utterance, gradient)
 
-    with pytest.raises(UserError, match="it is broken - mend it") as error:
+    with pytest.raises(UserError, match="it is broken - fix it") as error:
         run(system, make(criterion=Failing(system.model)), utterances[1:2])
     assert error.value.utterance == utterances[1]
 

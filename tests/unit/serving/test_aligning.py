@@ -291,7 +291,7 @@ def test_one_recording_that_cannot_be_aligned(corpus, digits, package, capsys):
     assert align_one(digits, package, corpus) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert "cannot be aligned: too short" in said
-    assert "compare the text with what is said" in said
+    assert "compare the text with the recording" in said
     digits = dataclasses.replace(digits, texts={name: ""})
     assert align_one(digits, package, corpus) == 1
     said = capsys.readouterr().err.splitlines()[-1]

@@ -293,7 +293,7 @@ def test_pitch_is_refused_where_the_model_takes_it(tmp_path, caplog):
         ({"features": {"sample_frequency": 1e9}}, "sample_frequency is 1000000000.0"),
         ({"features": {"num_coefficients": 20}}, "dimension 20, and its files take 13"),
         ({"phones": ["a b"]}, "'a b' is the name of a phone"),
-        ({"phones": "ab"}, "its phones are no list"),
+        ({"phones": "ab"}, "its phones are not a list"),
         ({"phones": ["a"]}, "7 phones in final.mdl, which its 1 phones"),
         (
             {"oov_phone": "xx", "other_noise_phone": "spn"},

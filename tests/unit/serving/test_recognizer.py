@@ -115,7 +115,7 @@ def test_samples_of_one_channel_in_any_form(recognizer, spoken):
         (lambda s: s.astype(np.int32), "samples of type int32 - give one channel of"),
         (lambda s: s.tolist(), "samples of type int64"),
         (lambda s: (s >> 8).astype(np.uint8), "samples of type uint8"),
-        (lambda s: s.tobytes(), r"bytes are no samples - np.frombuffer\(data"),
+        (lambda s: s.tobytes(), r"bytes are not samples - np.frombuffer\(data"),
         (lambda s: np.stack([s, s], axis=1), r"samples of shape \(\d+, 2\)"),
         (lambda s: np.stack([s, s]), r"samples of shape \(2, \d+\)"),
         (lambda s: s[0], r"samples of shape \(\)"),

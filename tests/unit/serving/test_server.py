@@ -569,19 +569,24 @@ def test_fields_that_have_no_effect_are_named(server):
             "is in no format that is read here",
         ),
         (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is empty (0 bytes)"),
-        (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
+        (
+            None,
+            {"response_format": "docx"},
+            400,
+            "response_format 'docx' is not one of",
+        ),
         (None, {"timestamp_granularities[]": "word"}, 400, "needs response_format"),
         (
             None,
             {"timestamp_granularities[]": "x", "response_format": "verbose_json"},
             400,
-            "timestamp_granularities: 'x' is none of segment, word",
+            "timestamp_granularities: 'x' is not one of segment, word",
         ),
         (
             None,
             {"stream": "perhaps"},
             400,
-            "stream 'perhaps' is none of false, 0, true",
+            "stream 'perhaps' is not one of false, 0, true",
         ),
         (
             None,
@@ -603,7 +608,7 @@ def test_requests_that_are_refused(server, file, fields, status, message):
 def test_a_refusal_names_the_field(server):
     error = post(server, response_format="docx").json()["error"]
     assert error == {
-        "message": "response_format 'docx' is none of json, text, srt, vtt, "
+        "message": "response_format 'docx' is not one of json, text, srt, vtt, "
         "verbose_json",
         "type": "invalid_request_error",
         "param": "response_format",
@@ -617,7 +622,7 @@ def test_a_file_that_is_cut_short_is_told_as_by_transcribe(server):
     assert reply.status_code == 400
     message = reply.json()["error"]["message"]
     assert message.startswith(f"audio {name} is cut short")
-    assert message.endswith("restore the file, or mend its path")
+    assert message.endswith("restore the file, or fix its path")
 
 
 def test_samples_that_are_no_numbers_are_told(server):

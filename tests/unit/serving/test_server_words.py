@@ -153,7 +153,7 @@ def test_evaluation_of_samples_and_of_features(server, model, digits):
         ("loss", {"alignment": alignment}, "needs features, or samples"),
         ("loss", {"features": features * np.nan}, "features hold values"),
         ("loss", {"samples": np.full(4000, np.inf)}, "samples hold values"),
-        ("other", {"features": features}, "is none of loss"),
+        ("other", {"features": features}, "is not one of loss"),
         ("loss", {"features": np.array([object()])}, "no .npz archive"),
     ):
         reply = ask(output, **arrays)

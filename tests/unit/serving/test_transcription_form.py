@@ -90,7 +90,11 @@ def test_speech_is_else_found_as_by_the_server(transcribe, model):
 @pytest.mark.parametrize(
     ("fields", "param", "text"),
     [
-        ({"include": ["tokens"]}, "include", "include: 'tokens' is none of logprobs"),
+        (
+            {"include": ["tokens"]},
+            "include",
+            "include: 'tokens' is not one of logprobs",
+        ),
         (
             {"include": ["logprobs"], "response_format": "srt"},
             "include",
@@ -111,12 +115,12 @@ def test_speech_is_else_found_as_by_the_server(transcribe, model):
         (
             {"known_speaker_names": ["anne"]},
             "known_speaker_names",
-            "speakers are not told apart",
+            "speakers are not distinguished",
         ),
         (
             {"response_format": "diarized_json"},
             "response_format",
-            "is none of json, text, srt, vtt, verbose_json",
+            "is not one of json, text, srt, vtt, verbose_json",
         ),
     ],
 )

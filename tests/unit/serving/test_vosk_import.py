@@ -84,8 +84,8 @@ def test_endpoint_rules_and_silence_are_taken_over(tmp_path, caplog):
         ("", "--endpoint.rule2.no-such=1\n", "rule2"),
         ("", "--beam=inf\n", "beam: should be a finite number"),
         ("", "--beam 11\n", "line 1 is not --option=value: '--beam 11'"),
-        ("", "--endpoint.silence-phones=1:2:x\n", "'x' is no id of a phone"),
-        ("", "--endpoint.silence-phones=-1\n", "'-1' is no id of a phone"),
+        ("", "--endpoint.silence-phones=1:2:x\n", "'x' is not an id of a phone"),
+        ("", "--endpoint.silence-phones=-1\n", "'-1' is not an id of a phone"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(tmp_path, front_end, model, what):

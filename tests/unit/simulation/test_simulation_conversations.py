@@ -251,7 +251,7 @@ def test_conversations_before_an_array(tmp_path, cuts):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UserError, match="conversation has speakers of its own"):
+    with pytest.raises(UserError, match="conversation has its own speakers"):
         options_of({}, speakers={})
     room = {"type": "generated", "movement": {}}
     with pytest.raises(UserError, match="speakers of a conversation stay"):

@@ -297,11 +297,6 @@ def test_devices_do_what_they_say(effect, check):
     assert check(*apply(record))
 
 
-def at_peak(wave):
-    """Share of the samples at the greatest level."""
-    return np.mean(np.abs(wave) >= 0.999 * wave.max())
-
-
 def band(wave, low, high):
     """Share of the energy of a band."""
     energy = np.square(np.abs(np.fft.rfft(wave)))
@@ -443,7 +438,7 @@ def test_rare_speakers_are_found():
 
 
 def test_rooms_without_a_place_are_drawn_again():
-    """A room smaller than the least distances from its walls is no traceback."""
+    """A room smaller than the least distances from its walls is not a traceback."""
     assert draw(options_of(rooms={**ROOMS, "from_wall": 1.3})).room is not None
     with pytest.raises(UserError, match="less from_wall"):
         draw(options_of(rooms={**ROOMS, "from_wall": 5.0}))

@@ -219,9 +219,12 @@ def test_records_that_do_not_fit_are_one_line(tmp_path, folder, change, what):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (changed(0, utterance="../x"), "is no conversation with a name of its own"),
+        (changed(0, utterance="../x"), "is not a conversation with a unique name"),
         (changed(0, num_samples=10), "u.: ends behind the end of conversation-000000"),
-        (lambda records: [records[0], records[0]], "no conversation with a name"),
+        (
+            lambda records: [records[0], records[0]],
+            "not a conversation with a unique name",
+        ),
         (changed(1, volume=2), "conversation-000001: is a conversation with a speed"),
         (changed(1, turns=[]), "conversation-000001: is not in the set"),
     ],

@@ -132,7 +132,7 @@ def test_what_may_not_change_is_named(train):
         train(epochs=1, continue_from="last", optimizer={"type": "sgd"}, accumulate=2)
     for key in ("training.accumulate", "training.optimizer.type"):
         assert key in str(raised.value)
-    assert "leave continue_from out to train anew" in str(raised.value)
+    assert "leave continue_from out to train again" in str(raised.value)
 
 
 def test_checkpoints_of_a_finished_training_need_not_be_kept(train, tmp_path):

@@ -448,7 +448,7 @@ def test_saliency_is_the_gradient_of_the_likeliest_classes(inputs, tmp_path, cap
     assert b"<svg" in pictures[0].read_bytes()
     capsys.readouterr()
     for more, told in (
-        ([str(tmp_path / "c.txt"), "--utterance", name], "is no name of a picture"),
+        ([str(tmp_path / "c.txt"), "--utterance", name], "is not a name of a picture"),
         ([str(tmp_path / "c.png"), "--utterance", "no"], "is not in this set"),
         (
             [str(tmp_path / "c.png"), "--utterance", name, "--frame", "99"],

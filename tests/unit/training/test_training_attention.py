@@ -263,7 +263,7 @@ def test_what_does_not_fit_is_refused(task, tmp_path):
         train(task, tmp_path / "ctc", layers)
     (tmp_path / "lexicon.txt").write_text("A AA\n")
     make_lang(tmp_path / "lexicon.txt", tmp_path / "lang", options=LangOptions())
-    with pytest.raises(UserError, match="tells other units"):
+    with pytest.raises(UserError, match="has other units"):
         AttentionRecognizer.load(
             task / "model",
             tmp_path / "lang",

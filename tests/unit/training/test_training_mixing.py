@@ -203,7 +203,7 @@ def test_stages_tell_what_features_were_computed_by(data: Path, tmp_path: Path) 
 def test_features_that_do_not_add_up_are_refused(data: Path, tmp_path: Path) -> None:
     mfcc = ExtractionOptions(type="mfcc", dither=0.0)
     for meta, told in (
-        ({}, "does not tell what its features were computed by"),
+        ({}, "does not record how its features were computed"),
         ({"extraction": mfcc.values(), "sample_rate": RATE}, "latflow-mfcc do not add"),
     ):
         folder = tmp_path / str(len(meta))

@@ -282,7 +282,7 @@ class Generator:
     ) -> UtteranceResult:
         """Align, search, and compute the criterion.
 
-        Frames of NaN give an objective of NaN, for the trainer's guard to tell.
+        Frames of NaN give an objective of NaN, for the trainer's guard to report.
 
         Args:
             utterance: its id.

@@ -220,8 +220,7 @@ class Journal:
                 raise UserError(
                     f"a checkpoint with {len(state['drift']) - 1} phones, where the "
                     f"model has {len(self.drift.counts) - 1}",
-                    remedy="begin the training anew, or take the system it was begun "
-                    "with",
+                    remedy="restart the training, or take the system it was begun with",
                 )
         self.join(
             [

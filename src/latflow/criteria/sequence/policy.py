@@ -45,7 +45,7 @@ class BeamPolicy:
             raise UserError(
                 f"a lattice beam of {self._beam:g}, outside its limits {low:g} to "
                 f"{high:g}",
-                remedy="mend lattices.lattice_beam or the limits in lattices.depth",
+                remedy="fix lattices.lattice_beam or the limits in lattices.depth",
             )
 
     @property

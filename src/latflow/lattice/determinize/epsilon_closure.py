@@ -11,7 +11,7 @@ if its graph cost is lower; of these, if its string is the higher one at the fir
 difference. This is Kaldi's order of `CompactLatticeWeight`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`EpsilonClosure`,
-`ComputeBackwardWeight`), which follows the closure of each set of states anew.
+`ComputeBackwardWeight`), which follows the closure of each set of states again.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _walk(
             int64[S], the token of each begin state that was last written; int64[1],
             moves so far.
         only_empty: a table of strings that holds the empty one.
-        bounds: the state to go on with; the most moves; base of the fingerprints.
+        bounds: the state to continue with; the most moves; base of the fingerprints.
 
     Returns:
         The state for whose tokens there is no capacity, or that would come after too
@@ -279,7 +279,7 @@ def _fits(
     state: Number,
     size: Number,
 ) -> bool:
-    """Tell whether the tokens of a state surely fit into tables of this size."""
+    """Return whether the tokens of a state surely fit into tables of this size."""
     arcs, source, _, _ = incoming
     needed = begin[state] + 2
     for k in range(arcs[state], arcs[state + 1]):

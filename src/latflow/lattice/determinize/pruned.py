@@ -102,7 +102,7 @@ def determinize(
         lm_scale: factor on the graph cost, > 0.
         on_words: False stops after the pass on words and phones, which takes a model.
         limits: of each pass; None takes the defaults.
-        note: is told in a line if the beam reached is narrower than asked for.
+        note: called with a line if the beam reached is narrower than asked for.
 
     Returns:
         The determinized lattice, without dead ends; its costs are not scaled.
@@ -252,9 +252,9 @@ def _result(arcs: np.ndarray, costs: np.ndarray, strings: Strings) -> CompactLat
 def _insert_phones(lattice: Lattice, model: TransitionModel) -> tuple[Lattice, int]:
     """Label the arcs on which a phone begins.
 
-    A phone begins with a transition-id of its first HMM state that is no self-loop. An
-    arc that has a word keeps it, and an arc with the phone's label alone follows it.
-    Phones that begin at the start state have no label; there is nothing to tell apart
+    A phone begins with a transition-id of its first HMM state that is not a self-loop.
+    An arc that has a word keeps it, and an arc with the phone's label alone follows it.
+    Phones that begin at the start state have no label; there is nothing to distinguish
     before them.
 
     Args:

@@ -191,7 +191,7 @@ def _is_same(
     other: tuple[Number, Number],
     delta: float,
 ) -> bool:
-    """Tell whether two normalized subsets differ in costs by at most `delta`."""
+    """Return whether two normalized subsets differ in costs by at most `delta`."""
     if subset[1] - subset[0] != other[1] - other[0]:
         return False
     for k in range(subset[1] - subset[0]):
@@ -328,7 +328,7 @@ def arc_strings(graph: Closures, pools: Pools) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True)
 def _is_sooner(pools: Pools, one: Number, two: Number) -> Number:
-    """Tell whether a task comes before another: the cheaper, or else the older."""
+    """Return whether a task comes before another: the cheaper, or else the older."""
     if pools.task_cost[one] != pools.task_cost[two]:
         return pools.task_cost[one] < pools.task_cost[two]
     return one < two

@@ -154,7 +154,7 @@ class LatticeArchive:
         """Read a lattice as a state-level one.
 
         Raises:
-            UserError: there is none, or its file is missing or truncated, or it has a
+            UserError: none was found, or its file is missing or truncated, or it has a
                 cycle or paths of different lengths in frames.
         """
         return self._read(utterance).to_lattice()
@@ -260,7 +260,7 @@ def write_lattices(
     binary: bool = True,
     scp: str | Path | None = None,
 ) -> Entries:
-    """Write an archive of lattices of either kind, whole or not at all.
+    """Write an archive of lattices of either kind atomically.
 
     Args:
         path: the archive; gzipped if its name ends in `.gz`.
@@ -325,7 +325,7 @@ def _read_scp(path: Path) -> Iterator[tuple[str, _Offset]]:
     """Yield (utterance, offset) of an scp file.
 
     Raises:
-        UserError: a line is no entry, or asks for a command to be run.
+        UserError: a line is not an entry, or asks for a command to be run.
     """
     for number, line in read_lines(path):
         utterance, _, where = line.strip().partition(" ")

@@ -63,11 +63,11 @@ class LatticeStream(BufferedBytes):
         self._base = position
 
     def at_end(self) -> bool:
-        """Tell whether nothing is left."""
+        """Return whether nothing is left."""
         return self._at == len(self._buffer) and not self._more()
 
     def starts_binary(self) -> bool:
-        """Tell whether a key and a binary lattice come next; take nothing."""
+        """Return whether a key and a binary lattice come next; take nothing."""
         while (end := self._key_end()) < 0 and self._unread() < _LONGEST_KEY:
             if not self._more():
                 break
@@ -129,7 +129,7 @@ class LatticeStream(BufferedBytes):
                 self.fail("found no OpenFst header where one is expected")
             names.append(self.take(length).decode("latin-1"))
         if names[0] != "vector" or names[1] not in _IS_COMPACT:
-            self.fail(f"an FST of type {names[0]} {names[1]}, which is no lattice")
+            self.fail(f"an FST of type {names[0]} {names[1]}, which is not a lattice")
         _, flags, _, start, num_states, _ = struct.unpack("<iiQqqq", self.take(40))
         if flags != 0 or num_states < 0:
             self.fail("a lattice with symbol tables or an impossible header")
@@ -348,7 +348,7 @@ def _compact_properties(lattice: CompactLattice) -> int:
 
 
 def _has_weights(lattice: Lattice | CompactLattice) -> bool:
-    """Tell whether an arc or a final state costs anything."""
+    """Return whether an arc or a final state costs anything."""
     graph = np.concatenate([lattice.graph_cost, lattice.final_graph_cost])
     acoustic = np.concatenate([lattice.acoustic_cost, lattice.final_acoustic_cost])
     is_one = (graph == 0) & (acoustic == 0)

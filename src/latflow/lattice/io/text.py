@@ -27,22 +27,22 @@ Maker = Callable[[], Lattice | CompactLattice]
 _ONE = "0,0"
 _NAMES = {"inf": "Infinity", "-inf": "-Infinity", "nan": "BadNumber"}
 _VALUES = {name: value for value, name in _NAMES.items()}
-_FEWEST_DIGITS, _MOST_DIGITS = 6, 9  # that Kaldi prints; that tell all float32 apart
+_FEWEST_DIGITS, _MOST_DIGITS = 6, 9  # that Kaldi prints; that distinguish all float32
 
 
 def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Maker]]:
     """Yield (utterance, what makes it) of each lattice of a text archive.
 
     An arc has four or five fields in the state-level form and three or four in the
-    compact form; a weight of three parts, the last a string, tells the compact form.
+    compact form; a weight of three parts, the last a string, marks the compact form.
 
     Args:
         lines: (line number, line).
         path: what error messages call the archive.
 
     Raises:
-        UserError: a line is no arc, final state or key, or belongs to another kind of
-            lattice than those before; names the line.
+        UserError: a line is not an arc, final state or key, or belongs to another kind
+            of lattice than those before; names the line.
     """
     builder: _Builder | None = None
     utterance, number = "", 0
@@ -108,7 +108,7 @@ class _Builder:
         return self._start < 0
 
     def add(self, fields: Sequence[str]) -> None:
-        """Take a line; raise ValueError if it is none of a lattice."""
+        """Take a line; raise ValueError if it does not belong to a lattice."""
         has_weight = "," in fields[-1]
         numbers = [int(field) for field in fields[: len(fields) - has_weight]]
         weight = (fields[-1] if has_weight else _ONE).split(",")
@@ -167,7 +167,7 @@ class _Builder:
 
 
 def _check(weight: Sequence[str]) -> None:
-    """Raise ValueError if a weight is none."""
+    """Raise ValueError if a weight is invalid."""
     _costs([weight])
     _strings([weight])
 
@@ -193,8 +193,8 @@ def _strings(weights: Iterable[Sequence[str]]) -> Strings:
 def as_text(utterance: str, lattice: Lattice | CompactLattice) -> str:
     """Return one lattice of a text archive.
 
-    A cost has the six digits that Kaldi prints where these tell its value, and as many
-    more as it takes, so that none is lost.
+    A cost has the six digits that Kaldi prints where these are exact, and as many more
+    as it takes, so that none is lost.
     """
     source, begin = lattice.source().tolist(), lattice.arc_begin.tolist()
     weights = _weights(lattice.graph_cost, lattice.acoustic_cost)
@@ -237,7 +237,7 @@ def _with_strings(weights: list[str], begin: np.ndarray, ids: np.ndarray) -> lis
 
 
 def _decimals(values: np.ndarray) -> list[str]:
-    """Return each float32 with the fewest digits, at least six, that tell it apart."""
+    """Return each float32 with the fewest digits, at least six, that identify it."""
     texts = [f"{value:.{_FEWEST_DIGITS}g}" for value in values.tolist()]
     for digits in range(_FEWEST_DIGITS + 1, _MOST_DIGITS + 1):
         lost = np.flatnonzero(np.array(texts, np.float32) != values)

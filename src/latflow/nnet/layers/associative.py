@@ -83,7 +83,7 @@ class AssociativeLstm(nn.Module):
 def bound(numbers: Tensor) -> Tensor:
     """Shorten complex numbers to an absolute value of 1 at most."""
     squared = numbers.real.square() + numbers.imag.square()
-    # not abs(): its derivative at 0 is none
+    # not abs(), which has no derivative at 0
     return numbers / squared.clamp(min=1.0).sqrt()
 
 

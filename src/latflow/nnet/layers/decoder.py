@@ -78,8 +78,8 @@ class AttentionDecoderOptions(Options):
     """what energies depend on beside the decoder's state: the frames (`content`), or
     also where the attention was before (`location`)"""
     heads: PositiveInt = 1
-    """heads, each of which attends to frames of its own; they share `attention_size`
-    and the numbers of a frame evenly"""
+    """heads, each of which attends to its own frames; they share `attention_size` and
+    the numbers of a frame evenly"""
     attention_size: PositiveInt = 128
     """numbers that energies are made of"""
     filters: PositiveInt = 10
@@ -96,8 +96,8 @@ class AttentionDecoder(Layer):
     """Tell a sequence of units, one after another, from all frames (attention).
 
     The decoder of "Listen, attend and spell"; it needs `loss: attention`. An LSTM reads
-    the unit before and the frames that it attended to, attends to the frames anew with
-    its new state s, and tells the next unit or the end of the sequence from both:
+    the unit before and the frames that it attended to, attends to the frames again with
+    its new state s, and predicts the next unit or the end of the sequence from both:
 
         energy(t) = v . tanh(W s + V h(t) + U f(t) + b),  weights = softmax(energy)
 
@@ -105,7 +105,7 @@ class AttentionDecoder(Layer):
     in the weights before. With several heads each has its part of these numbers,
     weights of its own, and its part of what the frames are then projected to. In
     training the unit before is the true one, but for `sampling`. In a network the layer
-    gives its input, which search and loss go on with.
+    gives its input, which search and loss continue with.
 
     Source: Chorowski et al. 2015, "Attention-based models for speech recognition"
     (equations 6 to 9); Chan et al. 2016, "Listen, attend and spell"; Bengio et al.

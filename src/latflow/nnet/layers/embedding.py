@@ -63,10 +63,10 @@ class Embedding(Layer):
 
     @torch.no_grad()
     def _check(self, given: Tensor) -> None:
-        """Refuse numbers that are no labels.
+        """Refuse numbers that are not labels.
 
         Raises:
-            UserError: one is no whole number from -1 on, or too large.
+            UserError: one is not a whole number from -1 on, or too large.
         """
         classes = self.vectors.num_embeddings
         is_wrong = (given < -1) | (given >= classes) | (given != given.round())

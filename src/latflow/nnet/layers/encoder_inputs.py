@@ -22,7 +22,7 @@ from latflow.nnet.layers.spectral import (
     at_least_float32,
 )
 
-_RATE = 16000  # of encoders with a front end of their own, Hz
+_RATE = 16000  # of encoders with their own front end, Hz
 _WINDOW, _SHIFT = 400, 160  # of Whisper's spectra, samples
 _FLOOR = 1e-10  # of Whisper's energies
 _PAIR_EPSILON, _SAMPLE_EPSILON = 1e-7, 1e-7

@@ -1,9 +1,8 @@
 """A pretrained encoder of speech as a layer, from samples on.
 
 It reads features of type `waveform`, windows of samples that overlap, and puts the
-signal of each sequence together again; an encoder with a front end of its own
-(w2v-BERT, Whisper) gets what that makes of it. See `latflow.nnet.encoders` for the
-files.
+signal of each sequence together again; an encoder with its own front end (w2v-BERT,
+Whisper) gets what that makes of it. See `latflow.nnet.encoders` for the files.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Pretrained(Layer):
         most = options.longest
         if shape.dim < options.shift or shape.channels != 1:
             raise LayerError(
-                f"{shape.dim} numbers a frame are no windows of samples every "
+                f"{shape.dim} numbers a frame are not windows of samples every "
                 f"{options.shift}; it reads features of type waveform"
             )
         self.input: nn.Module | None = None
@@ -412,7 +411,7 @@ class Pretrained(Layer):
         return {"input_features": spectra}, Frames(frames, frames)
 
     def _mask_arguments(self, values: Tensor, total: int) -> dict[str, Tensor]:
-        """Return what tells an encoder the frames that are masked; nothing for none."""
+        """Return an encoder's arguments that mask frames; empty without a mask."""
         masks = self._masks(values, total)
         return {} if masks is None else {"mask_time_indices": masks}
 
@@ -459,7 +458,7 @@ def _config(options: PretrainedOptions) -> dict[str, Any]:
 
 
 def _is_meta(model: nn.Module) -> bool:
-    """Tell whether a network is counted only, on torch's device `meta`."""
+    """Return whether a network is counted only, on torch's device `meta`."""
     return any(value.is_meta for value in model.parameters())
 
 

@@ -385,7 +385,7 @@ class MaskedBatchNorm(nn.Module):
         return found if present is None else torch.add(found, present, alpha=factor)
 
     def _is_fused(self, values: Tensor) -> bool:
-        """Tell whether a GPU's kernels, whose sums are float32, do it all at once."""
+        """Return whether a GPU's kernels, whose sums are float32, do it all at once."""
         is_known = self.training and self.scale is None
         return is_known and values.dtype in _FUSED and runs_kernels(values)
 

@@ -81,7 +81,7 @@ class Stft(Layer):
         length, rest = divmod(shape.dim, self.channels)
         if rest or length < 2:
             raise LayerError(
-                f"{shape.dim} numbers a frame are no windows of {self.channels} "
+                f"{shape.dim} numbers a frame are not windows of {self.channels} "
                 "channels; it reads features of type waveform"
             )
         weights = SAMPLE_SCALE * window_function(options.window_type, length)

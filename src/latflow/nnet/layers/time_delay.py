@@ -186,7 +186,7 @@ class TdnnFBlock(nn.Module):
 
     @property
     def _is_observed(self) -> bool:
-        """Tell whether the optimizer looks on: the narrow map has to be called then."""
+        """Return whether the optimizer observes: then the narrow map must be called."""
         return self.training and bool(self.narrow._forward_hooks)
 
     def _halves(self, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -119,7 +119,7 @@ class _Slower(nn.Module):
             ).sum(2)
             for x in (batch.values, zero(there, batch.padding))
         )
-        # beyond the ends are no frames at all: what is there is masked afterwards
+        # beyond the ends are not frames at all: what is there is masked afterwards
         return total / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
