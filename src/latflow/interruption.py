@@ -21,8 +21,8 @@ def report_in_a_line() -> None:
 
 
 @contextlib.contextmanager
-def telling_of_termination() -> Iterator[None]:
-    """Have SIGTERM end this process as it does, but with a line.
+def reporting_termination() -> Iterator[None]:
+    """Let SIGTERM end this process as it does, but with a line.
 
     Only for what forks no processes: a signal is lost to one that has just begun.
     """
@@ -38,7 +38,7 @@ def telling_of_termination() -> Iterator[None]:
 
 
 def _end(number: int, _: object) -> None:
-    """Tell of a signal, and end by it."""
+    """Report a signal, and end by it."""
     os.write(2, b"ended by SIGTERM; run the same command again\n")
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

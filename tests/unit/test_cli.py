@@ -177,9 +177,9 @@ def test_an_interruption_of_what_run_starts_is_one_line(tmp_path):
 def test_sigterm_ends_with_a_line():
     code = """
 import os, signal
-from latflow.interruption import telling_of_termination
+from latflow.interruption import reporting_termination
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-with telling_of_termination():
+with reporting_termination():
     os.kill(os.getpid(), signal.SIGTERM)
 """
     command = [sys.executable, "-c", code]

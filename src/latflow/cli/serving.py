@@ -26,7 +26,7 @@ from latflow.cli.commands import (
     read_recipe,
 )
 from latflow.errors import UserError
-from latflow.interruption import telling_of_termination
+from latflow.interruption import reporting_termination
 
 if TYPE_CHECKING:
     from latflow.serving.load_report import LoadReport
@@ -239,7 +239,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     flag("--trust-code", "run code that the package names"),
     example="transcribe results/demo/package/chain calls/ --out texts --format txt,srt",
 )
-@telling_of_termination()
+@reporting_termination()
 def _transcribe(arguments: Arguments) -> int:
     """Transcribe recordings with a model package."""
     from latflow.decode.options import TranscribeOptions

@@ -1,6 +1,6 @@
 """The first bytes of a client's samples, which may be those of a file instead.
 
-Streams are samples without a header. What is compressed would be heard as noise, and
+Streams are samples without a header. What is compressed would be taken for noise, and
 samples of another rate or width than the session's as other speech. The header of a WAV
 file of the session's own form is no harm: clients send whole files, as Vosk takes them.
 
@@ -28,7 +28,7 @@ _FORMS = (
     (0, b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "Windows Media"),
 )
 _FILES = "send whole files to /v1/audio/transcriptions"
-_LOOK = 8192  # bytes that tell; later ones are heard as samples
+_LOOK = 8192  # bytes that are examined; later ones are taken for samples
 _FRAMES = 3  # headers in a row that samples don't look like
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _MP3_RATES = (44100, 48000, 32000)
@@ -79,7 +79,7 @@ def _fault(data: bytes, rate: float) -> str:
 
 
 def _not_a_file(form: str) -> str:
-    """Say that bytes are those of a compressed file."""
+    """Return the refusal of a compressed file."""
     return f"a stream is samples of 16 bits, not a file ({form}); {_FILES}"
 
 
