@@ -40,7 +40,7 @@ from latflow.lang.word_class import empty_history, rare_words, with_class
 
 # Pairs and arcs that there is space for: 40 bytes a pair, 24 an arc, which are taken as
 # they are filled, and 32 MB for the table. A search that needs more fails. Searches
-# that begin when a quarter is full have a graph that begins anew; the old one goes with
+# that begin when a quarter is full have a new graph; the old one goes with
 # its last search.
 _MOST_PAIRS, _MOST_ARCS = 1 << 22, 1 << 24
 _FULL = 4
@@ -93,7 +93,7 @@ class SessionParts:
     """What a session has of its own.
 
     Attributes:
-        words: that HCL lacks, or says otherwise.
+        words: that HCL lacks, or pronounces differently.
         grammar: G, instead of that of the graph, see `latflow.lang.lm_arrays`: it has
             the words.
         phrases: words of each -> its boost, see `latflow.lang.phrases`.
@@ -210,7 +210,7 @@ class ComposedGraph:
 
         Raises:
             UserError: phones depend on those that follow, or are none of the model's;
-                G has nothing that can be said, or is not deterministic; or it has none
+                G accepts no words, or is not deterministic; or it has none
                 of the words that the added ones are like.
         """
         graph = copy(self)

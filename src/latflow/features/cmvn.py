@@ -337,7 +337,7 @@ class _Loudest:
         self._first = 0
 
     def state(self, _num_frames: int) -> None:
-        """Return nothing: each stream begins anew."""
+        """Return nothing: a stream knows none of those before it."""
 
     def add(self, frames: np.ndarray) -> None:
         """Take the next frames [T, D]."""

@@ -98,7 +98,7 @@ class OnlineCmvn(_Cmvn):
     """By the frames up to each frame, and at first those of the training set too.
 
     Kaldi's apply-cmvn-online, which Vosk has; no frame waits. Utterances begin without
-    what was known of their speaker; the segments of a session go on with it.
+    what was known of their speaker; the segments of a session continue with it.
     """
 
     statistics = "set"

@@ -83,7 +83,7 @@ def extract_features(
 ) -> None:
     """Compute the features of a split and store them.
 
-    Writes a `FeatureStore`, whose `meta.json` tells extractor, sample rate and options,
+    Writes a `FeatureStore`, whose `meta.json` names extractor, sample rate and options,
     and `ledger.jsonl`. A part of the split is written alike, to be joined with others
     (`latflow.features.joining`).
 
@@ -134,7 +134,7 @@ def extract_features(
 
 
 def _facts(extractor: Extractor, options: Extraction) -> dict[str, Any]:
-    """Return what a store tells of its features."""
+    """Return the description of a store's features."""
     return {
         "type": extractor.name,
         "sample_rate": extractor.sample_rate,
@@ -373,7 +373,7 @@ class KaldiFbank(KaldiExtractor):
 
 @register_extractor
 class Waveform(KaldiExtractor):
-    """The samples of each window, as they are."""
+    """The unchanged samples of each window."""
 
     name = "latflow-waveform"
 

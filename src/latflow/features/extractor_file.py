@@ -96,6 +96,6 @@ def read_extractor(path: str | Path) -> Extraction:
         return read_options(LhotseExtractionOptions, given, str(path))
     options = values.pop("options", {})
     if not isinstance(options, dict):
-        raise UserError("options: no mapping", file=path, remedy="mend it")
+        raise UserError("options: not a mapping", file=path, remedy="fix it")
     given = {**options, "type": name.removeprefix(OURS), **values, **rate}
     return read_options(ExtractionOptions, given, str(path))

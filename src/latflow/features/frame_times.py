@@ -86,7 +86,7 @@ def frames_amount(path: Path) -> Amount:
     """Return hours and utterances of a frame store by its `meta.json`.
 
     Raises:
-        UserError: it does not tell them.
+        UserError: it does not contain them.
     """
 
     def amount(meta: dict[str, Any]) -> Amount:

@@ -36,7 +36,7 @@ CUTS = "cuts.jsonl"  # in a folder of features that are computed when read
 
 
 def _seconds(value: Any) -> float:
-    """Return a frame shift that a store tells.
+    """Return the frame shift of a store's description.
 
     Raises:
         ValueError: it cannot be one.

@@ -76,7 +76,7 @@ class KaldiFrontEnd(nn.Module):
         window = window_function(options.window_type, self.geometry.length)
         window *= SAMPLE_SCALE  # a power of two: weighting later rounds the same
         if options.type == "waveform":
-            tensor = torch.as_tensor(window, dtype=dtype)  # tells device and type
+            tensor = torch.as_tensor(window, dtype=dtype)  # for its device and type
             self.register_buffer("window", tensor, persistent=False)
             return
         mel = mel_filters(

@@ -399,7 +399,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass' fields, as far as they can be told."""
+    """Return the types of a dataclass' fields, as far as they are known."""
     try:
         return typing.get_type_hints(kind)
     except (NameError, AttributeError, SyntaxError, TypeError):

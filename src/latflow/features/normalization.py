@@ -1,4 +1,4 @@
-"""The stage that says how features are normalized when they are read."""
+"""The stage that describes how features are normalized when they are read."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class FrontEndOptions(Options):
     is_meant_without_type = True
     type: FeatureType = "mfcc"
     """Mel-frequency cepstral coefficients (`mfcc`), log energies in mel filters
-    (`fbank`), or the samples of each window as they are, for networks with layers that
+    (`fbank`), or the unchanged samples of each window, for networks with layers that
     compute features of them (`waveform`)."""
     num_mel_bins: Annotated[int, Field(ge=3, le=512)] = 23
     """Number of triangular mel filters (40 or 80 are usual for `fbank`)."""
@@ -142,7 +142,7 @@ class SpliceTransform(Options):
 
 
 class NoTransform(Options):
-    """Features are used as they are."""
+    """Features are used unchanged."""
 
     type: Literal["none"] = "none"
 
@@ -357,7 +357,7 @@ GmmFeatures = Annotated[
 
 
 class PerturbationDraws(Options):
-    """Speed and volume of each utterance, drawn anew in each pass over the data.
+    """Speed and volume of each utterance, drawn again in each pass over the data.
 
     Draws follow from the seed, the utterance's id and the pass. Labels follow the
     speed.
@@ -439,7 +439,7 @@ class FrameGeometry:
         return 1 + (num_samples - self.length) // self.shift
 
     def num_ready_frames(self, num_samples: int) -> int:
-        """Count frames that no later sample can change, of a signal that may go on."""
+        """Count frames that no later sample of an ongoing signal can change."""
         reach = num_samples - self.first_sample(0) - self.length
         ready = 0 if reach < 0 else 1 + reach // self.shift
         return min(ready, self.num_frames(num_samples))

@@ -111,7 +111,7 @@ def _check_storage(storage: str, url: str | None, store: FrameStore) -> None:
         )
     if "extraction" not in store.meta:
         raise UserError(
-            "does not tell what its features were computed by",
+            "does not name the extractor of its features",
             file=store.folder,
             remedy="name a folder of features of audio",
         )
@@ -196,7 +196,7 @@ class FeatureStorage:
                 raise UserError(
                     f"features cannot be stored there ({error})",
                     file=self._url,
-                    remedy="mend the URL, or install what smart_open asks for",
+                    remedy="fix the URL, or install what smart_open asks for",
                 ) from error
         if self.kind.endswith("_hdf5"):
             free = shutil.disk_usage(self._folder).free

@@ -3,7 +3,7 @@
 Stored frames stay small (13 coefficients, not 39): a `FeatureTransform` makes the rest
 at tens of millions of frames a second, without the interpreter's lock.
 
-    Identity     the frames as they are
+    Identity     the frames unchanged
     Deltas       Kaldi's add-deltas
     Splice       Kaldi's splice-feats
     Linear       Kaldi's transform-feats: LDA, MLLT, fMLLR
@@ -90,7 +90,7 @@ class FeatureTransform(ABC):
 
 
 class Identity(FeatureTransform):
-    """The frames as they are (copied)."""
+    """The unchanged frames (copied)."""
 
     def apply(self, frames: np.ndarray, begin: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Copy the frames; see `FeatureTransform.apply`."""

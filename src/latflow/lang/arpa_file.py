@@ -84,7 +84,7 @@ class ArpaFile:
     r"""The n-grams of a file, each with the number of its line; goes over it once.
 
     Attributes:
-        counts: n-grams of each length, as the header says; empty before it is read.
+        counts: n-grams of each length, as in the header; empty before it is read.
         rounded: log-probabilities just above 0, taken as 0.
         impossible: probabilities or weights of 0 (-inf), taken as 10^-99.
         composed: lines with letters and marks apart, put into normal form NFC.
@@ -116,7 +116,7 @@ class ArpaFile:
         self._log_changes()
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        r"""Yield the lines from `\data\` on that say something."""
+        r"""Yield the lines from `\data\` on that are not blank or comments."""
         is_model = False
         for number, raw in read_lines(self.file):
             line = raw.strip(_BLANK)
@@ -213,7 +213,7 @@ class ArpaFile:
 
 
 def _check_kind(file: Path) -> None:
-    """Refuse a file whose first bytes tell that it is of another kind."""
+    """Refuse a file whose first bytes show that it is of another kind."""
     with open_text(file) as stream:
         head = stream.read(64)
     for magic, kind, remedy in _KINDS:

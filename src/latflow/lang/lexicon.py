@@ -1,10 +1,10 @@
-"""Pronunciation lexica: words, and the phone sequences that speakers say for them.
+"""Pronunciation lexica: words, and the phone sequences by which they are spoken.
 
 A lexicon file has one pronunciation a line, `WORD PHONE PHONE ...`; with the
 probability of that pronunciation given the word, `WORD 0.7 PHONE PHONE ...`; or with
 silence around it, `WORD 0.7 0.2 1.1 0.9 PHONE PHONE ...` (Kaldi's `lexicon.txt`,
 `lexiconp.txt` and `lexiconp_silprob.txt`; dictionaries of Montreal Forced Aligner). A
-word with several lines has alternatives. `latflow.lang.lexicon_forms` tells what other
+word with several lines has alternatives. `latflow.lang.lexicon_forms` has what other
 forms are read. Case is kept: `Yes` and `YES` are two words.
 """
 
@@ -43,13 +43,13 @@ _MARK = re.compile(r"(.*\D)(\d+)")
 
 @dataclass(frozen=True)
 class Pronunciation:
-    """One way to say a word.
+    """One pronunciation of a word.
 
     Attributes:
         word: the word, as spelt in transcripts.
         phones: its phones, without word-position markers; never empty.
         probability: of this pronunciation, relative to the word's others; in (0, 1].
-        silence: around it; None if the lexicon does not say.
+        silence: around it; None if the lexicon does not have it.
         line: line of the lexicon file that it comes from; 0 if it was added.
     """
 
@@ -95,11 +95,11 @@ class Lexicon:
 
     @property
     def has_silence(self) -> bool:
-        """Whether an entry tells of silence around it."""
+        """Whether an entry has probabilities of silence around it."""
         return any(entry.silence for entry in self.entries)
 
     def silence_model(self, probability: float) -> SilenceModel | None:
-        """Return what the lexicon says of silence; None if that is nothing.
+        """Return the lexicon's probabilities of silence; None without any.
 
         Without a `silprob.txt` beside the lexicon (dictionaries of Montreal Forced
         Aligner have none) silence at the start of a sentence has the given probability
@@ -107,8 +107,8 @@ class Lexicon:
         without numbers has the overall probability behind it and corrections of 1.
 
         Args:
-            probability: of silence where the lexicon tells none, in [0, 1); 0 allows
-                no silence at all, whatever the lexicon says.
+            probability: of silence where the lexicon has none, in [0, 1); 0 allows
+                no silence, whatever the lexicon has.
         """
         if probability == 0.0 or not (self.has_silence or self.sentence):
             return None

@@ -69,7 +69,7 @@ _MARK_OR_PHONE = "="  # a phone in the alphabet DISC
 
 
 def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
-    """Read the lines of a lexicon that say something.
+    """Read the lines of a lexicon that are not blank or comments.
 
     Args:
         file: the lexicon; read through gzip if its name ends in `.gz`.
@@ -98,7 +98,7 @@ def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
     reader.fold_variants(rows)
     reader.unify_phones(rows)
     refuse_unseparated(file, rows)
-    reader.tell()
+    reader.report()
     return rows
 
 
@@ -109,7 +109,7 @@ class _Reader:
         self.file = file
         self.changed: Counter[str] = Counter()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Log what was changed, in one line."""
         if self.changed:
             changes = ", ".join(f"{what}: {n}" for what, n in self.changed.items())

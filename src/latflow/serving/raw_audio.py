@@ -87,7 +87,7 @@ def _wav_fault(data: bytes, rate: float) -> str:
     """Return what makes a WAV file another than the session's; empty if it is not."""
     at = 12
     while data[at : at + 4] != b"fmt ":
-        if len(data) < at + 8:  # the header goes on in the next message
+        if len(data) < at + 8:  # the header continues in the next message
             return ""
         length = int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8 + length + length % 2

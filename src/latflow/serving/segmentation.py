@@ -30,7 +30,7 @@ from latflow.features.resampling import StreamingResampler
 _BATCH = 4
 _HIDDEN = 128
 _CONVOLUTION_STRIDES = (1, 2, 2, 1)
-# Speech goes on until its probability is this much below the threshold that began it.
+# Speech continues until its probability is this much below the threshold that began it.
 _HYSTERESIS = 0.15
 # Sound that is this many times the power of the quiet before it, of a muted microphone
 # or a gate, is another scene: what the network remembers does not reach over that, and
@@ -162,8 +162,8 @@ class Segmenter:
 
     Segments are in order and do not overlap. Each holds speech and some silence around
     it, and none is longer than `max_segment`: in the second half of that, speech is cut
-    where it is less probable than a threshold that rises to 1. What is said of a
-    segment that goes on stays true, so that it can be recognized while it is spoken.
+    where it is less probable than a threshold that rises to 1. What is known of
+    an ongoing segment stays true, so that it can be recognized while it is spoken.
 
     Args:
         detector: shared by all recordings of a sample rate.
@@ -191,8 +191,8 @@ class Segmenter:
         self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
         self._before: list[float] = []
         self._loudest = 0.0  # mean square of a window of speech, until it is sure
-        self._speech: int | None = None  # beginning of the speech that goes on
-        self._is_cut = False  # it goes on from a segment that was too long
+        self._speech: int | None = None  # beginning of the ongoing speech
+        self._is_cut = False  # it continues a segment that was too long
         self._is_sure = False  # it is long enough to be speech
         self._silence: int | None = None  # beginning of the silence within it
 
@@ -205,7 +205,7 @@ class Segmenter:
 
     @property
     def ongoing(self) -> Span | None:
-        """The segment that goes on, as far as its samples are surely its own."""
+        """The ongoing segment, as far as its samples are surely its own."""
         if self._speech is None or not self._is_sure:
             return None
         return Span(self._begin(), self._settled())
@@ -305,7 +305,7 @@ class Segmenter:
         return []
 
     def _begin(self) -> int:
-        """Return the first sample of the segment that goes on."""
+        """Return the first sample of the ongoing segment."""
         assert self._speech is not None
         padding = 0 if self._is_cut else self._padding_before()
         return max(self._last_end, self._speech - padding)
@@ -319,7 +319,7 @@ class Segmenter:
         return min(self._padding, number * self._detector.window)
 
     def _settled(self) -> int:
-        """Return the sample up to which the segment that goes on surely reaches."""
+        """Return the sample up to which the ongoing segment surely reaches."""
         if self._silence is None:
             return self._position
         return min(self._silence + self._padding, self._position)
@@ -342,7 +342,7 @@ class Segmenter:
         return share > 1 or (share > 0 and probability < rising)
 
     def _cut(self, end: int) -> Span:
-        """Return the first part of a segment that is too long; the rest goes on."""
+        """Return the first part of a segment that is too long; the rest continues."""
         span = Span(self._begin(), end if self._silence is None else self._settled())
         self._last_end = span.end
         if self._silence is None:

@@ -392,7 +392,7 @@ class Session:
                 lattice = self._rescored(segment.search.finalise().lattice)
                 hypotheses = self._hypotheses(lattice, bounds[0])
                 no_speech = self._model.transcriber.no_words(lattice)
-                if hypotheses[0].words:  # noise says nothing of the speaker
+                if hypotheses[0].words:  # noise shows nothing of the speaker
                     self.adaptation = segment.adaptation
         except UserError as error:
             warning = str(error)

@@ -166,7 +166,7 @@ def test_what_cannot_be_exported_is_refused(features, monkeypatch):
         )
     with FrameWriter(features / "made", dim=store.dim) as writer:
         writer.append("u2", "s", "", store.frames(1))
-    with pytest.raises(UserError, match="does not tell what its features were"):
+    with pytest.raises(UserError, match="does not name the extractor of its features"):
         export_features(features / "made", features / "cuts.jsonl.gz", features / "out")
     usage = namedtuple("usage", "total used free")(10**9, 10**9 - 5000, 5000)
     with monkeypatch.context() as patch:
