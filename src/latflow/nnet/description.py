@@ -475,14 +475,14 @@ def _sources_first(
 
 
 def _refuse_kaldi(path: Path) -> None:
-    """Refuse a network in Kaldi's own form, which its first line tells."""
-    said = ((n, line.strip()) for n, line in read_lines(path))
-    number, first = next((one for one in said if one[1][:1] not in ("", "#")), (0, ""))
+    """Refuse a network in Kaldi's own form, known by its first line."""
+    lines = ((n, line.strip()) for n, line in read_lines(path))
+    number, first = next((one for one in lines if one[1][:1] not in ("", "#")), (0, ""))
     if _KALDI.fullmatch(first):
         raise UserError(
             f"line {number}: {first.split()[0]} is of a network of Kaldi (xconfig or "
             "nnet3), not of a description in YAML",
             file=path,
-            remedy="start from the like of it in config/networks (docs/networks.md), "
+            remedy="start from the nearest one in config/networks (docs/networks.md), "
             "or take over the trained model: latflow import-kaldi vosk",
         )
