@@ -25,9 +25,9 @@ _CONFUSIONS = 5  # of each kind that are printed
     "score",
     option(
         "references",
-        "correct transcripts: a folder with one in each .txt, .lab, .vtt or .srt file, "
-        "a Kaldi directory or text, NIST's .trn, or a table (.csv, .tsv, .jsonl) with "
-        "the columns id or path, and text",
+        "correct transcripts: a folder with one in each .txt, .lab, .TextGrid, .vtt "
+        "or .srt file, a Kaldi directory or text, NIST's .trn, or a table (.csv, .tsv, "
+        ".jsonl) with the columns id or path, and text",
     ),
     option(
         "hypotheses",

@@ -186,12 +186,9 @@ def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterato
 
 def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
     """Return the tiers of a TextGrid, or of subtitles, that hold transcripts."""
-    if path.suffix.lower() != ".textgrid":
-        return read_subtitles(path)
+    if path.suffix.lower() != ".textgrid" or not source.tiers:
+        return transcript_tiers(path)
     tiers = read_tiers(path)
-    if not source.tiers:
-        # Those of phones, as aligners write them, are not transcripts.
-        return [tier for tier in tiers if not _PHONES.search(tier.name)] or tiers
     chosen = [tier for tier in tiers if tier.name in source.tiers]
     if not chosen:
         raise UserError(
@@ -201,6 +198,19 @@ def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
             remedy="name others in tiers",
         )
     return chosen
+
+
+def transcript_tiers(path: Path) -> list[Tier]:
+    """Return the tiers of a TextGrid, or of subtitles, that hold transcripts.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    if path.suffix.lower() != ".textgrid":
+        return read_subtitles(path)
+    tiers = read_tiers(path)
+    # Those of phones, as aligners write them, are not transcripts.
+    return [tier for tier in tiers if not _PHONES.search(tier.name)] or tiers
 
 
 def _milliseconds(interval: Interval) -> str:

@@ -11,8 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from latflow.corpus.folder import is_timed
-from latflow.corpus.subtitles import read_subtitles
+from latflow.corpus.folder import is_timed, transcript_tiers
 from latflow.corpus.table import PATHS, TEXTS, table_rows
 from latflow.corpus.textgrid import Interval
 from latflow.corpus.words import WordForms
@@ -21,8 +20,8 @@ from latflow.scoring.transcripts import read_text
 from latflow.text_files import read_lines
 
 # Of several beside each other the first is taken.
-_SUFFIXES = (".txt", ".lab", ".vtt", ".srt")
-_SUBTITLES = {".srt", ".vtt"}
+_SUFFIXES = (".txt", ".lab", ".textgrid", ".vtt", ".srt")
+_TIMED = {".textgrid", ".vtt", ".srt"}
 _TABLES = {".csv", ".tsv", ".tab", ".jsonl"}
 _IDS = ("id", "utt_id", "utterance", "utterance_id", "key", "name")
 _TRN = re.compile(r"(.*)\(([^()]+)\)\s*")
@@ -35,9 +34,9 @@ def read_texts(path: str | Path) -> Texts:
     """Read the transcripts of utterances, or of recordings.
 
     Args:
-        path: a folder with a transcript in each `.txt`, `.lab`, `.vtt` or `.srt` file;
-            a Kaldi directory, or its `text`; NIST's `.trn`; or a table (`.csv`, `.tsv`,
-            `.jsonl`) with a column of paths or ids and one of texts.
+        path: a folder with a transcript in each `.txt`, `.lab`, `.TextGrid`, `.vtt` or
+            `.srt` file; a Kaldi directory, or its `text`; NIST's `.trn`; or a table
+            (`.csv`, `.tsv`, `.jsonl`) with a column of paths or ids and one of texts.
 
     Returns:
         Name -> text, as it is written.
@@ -90,11 +89,14 @@ def _of_folder(top: Path) -> Iterator[tuple[str, str]]:
 
 def _of_file(path: Path) -> str:
     """Return the transcript that a file holds."""
-    if path.suffix.lower() in _SUBTITLES:
-        cues: list[Interval] = []
-        for voice in read_subtitles(path):
-            cues += voice.intervals
-        return " ".join(cue.text for cue in sorted(cues))
+    if path.suffix.lower() in _TIMED:
+        tiers = transcript_tiers(path)
+        # Aligners and `latflow transcribe` write tiers of words beside longer ones.
+        words = [tier for tier in tiers if "word" in tier.name.lower()]
+        intervals: list[Interval] = []
+        for tier in words or tiers:
+            intervals += tier.intervals
+        return " ".join(interval.text for interval in sorted(intervals))
     lines = [line for _, line in read_lines(path) if line.strip()]
     if lines and all(map(is_timed, lines)):
         raise UserError(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from latflow.cli.main import main
+from latflow.corpus.textgrid import Interval, textgrid
 from latflow.errors import UserError
 from latflow.scoring.texts import match_names, read_texts
 
@@ -23,6 +24,13 @@ def test_transcripts_are_read_in_all_forms(tmp_path):
     assert read_texts(folder(tmp_path / "txt", TEXTS)) == TEXTS
     cue = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
     assert read_texts(folder(tmp_path / "srt", TEXTS, ".srt", cue)) == TEXTS
+    for name, text in TEXTS.items():
+        words = [Interval(i, i + 1, w) for i, w in enumerate(text.split())]
+        tiers = {"words": words, "segments": [Interval(0, len(words), text)]}
+        path = tmp_path / "grids" / f"{name}.TextGrid"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textgrid(tiers, len(words)))
+    assert read_texts(tmp_path / "grids") == TEXTS
     kaldi = tmp_path / "data"
     kaldi.mkdir()
     (kaldi / "text").write_text("".join(f"{k} {v}\n" for k, v in TEXTS.items()))
