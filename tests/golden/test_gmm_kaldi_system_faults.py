@@ -312,7 +312,7 @@ def test_a_piece_that_is_missing(exp, align):
     (folder / "num_jobs").write_text("two\n")
     with pytest.raises(UserError) as error:
         align(folder)
-    refused(error, "num_jobs", "no number of jobs")
+    refused(error, "num_jobs", "not a number of jobs")
     (folder / "ali.1.gz").unlink()
     with pytest.raises(UserError) as error:
         align(folder)

@@ -209,7 +209,7 @@ BAD = [
     ("int32", b"4x ", "'4x' where an integer"),
     ("float32", b"abc ", "'abc' where a number"),
     ("token", b"  ", "where a token"),
-    ("token", b"\xff\xfe ", "no text"),
+    ("token", b"\xff\xfe ", "not text"),
     ("int_vector", b"\0B\x04\xff\xff\xff\xff", "negative length"),
     ("int_vector", b"[ 1 2", "before ']'"),
     ("int_vector", b"[ 1 b ]", "not an integer of 32 bits"),

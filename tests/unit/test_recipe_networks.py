@@ -362,7 +362,7 @@ def test_networks_may_have_a_training_set_of_their_own(recipe_of):
     [
         ({}, {"training_set": "train_sp"}, "training_set: no 'train_sp'"),
         ({"perturbed": {"test": {}}}, {}, "a test set has this name"),
-        ({"perturbed": {"dev": {}}}, {}, "no name for a set"),
+        ({"perturbed": {"dev": {}}}, {}, "not a name for a custom set"),
         ({"perturbed": {"sp": {"of": "dev"}}}, {}, "no 'dev'; there are train"),
         ({"cleaned": {"test": {}}}, {}, "another set has this name"),
         ({"cleaned": {"a": {}}, "perturbed": {"a": {}}}, {}, "another set has this"),

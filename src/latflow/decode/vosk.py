@@ -173,8 +173,8 @@ def _check_ivectors(model_dir: Path, options: IvectorOptions, subsampling: int) 
     for name, fixed in _IVECTOR_OPTIONS.items():
         if (value := getattr(options, name)) != fixed:
             raise UserError(
-                f"the i-vectors were trained with {name}: {_text_of(value)}, Vosk has "
-                f"{_text_of(fixed)} built in",
+                f"the i-vectors were trained with {name}: {_text_of(value)}, and Vosk "
+                f"has {_text_of(fixed)} built in",
                 file=model_dir,
                 remedy=f"train extractor and network with {name}: {_text_of(fixed)}",
             )

@@ -28,6 +28,7 @@ Source: Kaldi `online2bin/online2-wav-nnet3-latgen-faster.cc`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from types import TracebackType
 
@@ -58,6 +59,7 @@ from latflow.serving.segment_search import Samples, SegmentSearch, one_channel
 from latflow.serving.segmentation import SpeechGate, Stretch
 from latflow.serving.session_search import favoured
 
+_log = logging.getLogger(__name__)
 # Times full scale, beyond which floats are of another scale, not loud.
 _NO_FLOAT = 64.0
 _BEYOND = (
@@ -170,6 +172,7 @@ class Session:
         wave = one_channel(samples)
         if _BEYOND not in self.warnings and np.abs(wave).max(initial=0.0) > _NO_FLOAT:
             self.warnings.append(_BEYOND)
+            _log.warning("%s: %s", self._name, _BEYOND)
         self._num_samples_in += len(wave)
         self._audio.add(self._resampler.accept(wave))
         if self._gate is not None:

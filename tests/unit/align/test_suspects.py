@@ -218,7 +218,7 @@ def test_words_that_differ_are_listed_in_the_words_of_the_transcript(faulty, tmp
 
 def test_hypotheses_of_another_set_are_refused(faulty, tmp_path):
     (tmp_path / "hyp.txt").write_text("other ab\n")
-    with pytest.raises(UserError, match="other: line 1: an utterance that the set"):
+    with pytest.raises(UserError, match="other: line 1: an utterance that is not in"):
         search(faulty, hypotheses=tmp_path / "hyp.txt")
 
 

@@ -174,7 +174,7 @@ def test_the_sample_rate_stands_where_lhotse_has_it(tmp_path, name, place):
     [
         ("sampling_rate: 8000", "does not name an extractor"),
         ("feature_type: latflow-plp", "plp"),
-        ("{feature_type: latflow-fbank, options: 3}", "no mapping"),
+        ("{feature_type: latflow-fbank, options: 3}", "not a mapping"),
         ("{feature_type: latflow-fbank, options: {bins: 3}}", "bins"),
     ],
 )

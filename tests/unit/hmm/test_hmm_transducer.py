@@ -167,7 +167,7 @@ def test_labels_of_another_model_are_refused(system):
     _, model = system
     label = model.num_transition_ids + 1
     graph = Graph.from_arrays(0, [0, 1, 1], [label], [0], [0.0], [1], [np.inf, 0.0])
-    with pytest.raises(UserError, match="no transition-ids"):
+    with pytest.raises(UserError, match="not transition-ids"):
         add_self_loops(graph, model)
     assert add_self_loops(graph, model, disambig_tids=[label]).num_states == 2
 

@@ -102,8 +102,8 @@ def test_a_dead_end_beyond_the_last_frame_does_no_harm():
         ("u 7 0.5 [ 1 0.5 ]\n", "not frames in brackets"),
         ("u ] 1 0.5 [\n", "not frames in brackets"),
         ("u [ 1 0.5\n", "not frames in brackets"),
-        ("u [ one 0.5 ]\n", "no number"),
-        ("u [ 1 half ]\n", "no number"),
+        ("u [ one 0.5 ]\n", "not a number"),
+        ("u [ 1 half ]\n", "not a number"),
     ],
 )
 def test_broken_text_is_refused(tmp_path, text, match):

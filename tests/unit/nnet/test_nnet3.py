@@ -131,7 +131,7 @@ def applied(reader, frames):
     ("layers", "more", "what"),
     [
         ({}, {"edges": "zeros"}, "repeats frames"),
-        ({}, {"scores": "posteriors"}, "no log-likelihoods"),
+        ({}, {"scores": "posteriors"}, "not log-likelihoods"),
         ({}, {"normalization": {"type": "mean"}}, "normalization mean"),
         (
             {"conv": {"class": "conv1d", "size": 3}},

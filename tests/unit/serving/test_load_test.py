@@ -187,7 +187,7 @@ def test_nobody_at_the_address():
 
 
 def test_addresses_of_other_kinds_are_refused():
-    with pytest.raises(UserError, match="no address of a server"):
+    with pytest.raises(UserError, match="not an address of a server"):
         server_of("http://127.0.0.1:80")
 
 

@@ -154,7 +154,7 @@ def test_evaluation_of_samples_and_of_features(server, model, digits):
         ("loss", {"features": features * np.nan}, "features hold values"),
         ("loss", {"samples": np.full(4000, np.inf)}, "samples hold values"),
         ("other", {"features": features}, "is not one of loss"),
-        ("loss", {"features": np.array([object()])}, "no .npz archive"),
+        ("loss", {"features": np.array([object()])}, "not a .npz archive"),
     ):
         reply = ask(output, **arrays)
         assert reply.status_code == 400

@@ -108,7 +108,7 @@ def test_the_command_writes_several_models(package, tmp_path, capsys):
 
 
 def test_faulty_names_and_options_are_refused(package, tmp_path, capsys):
-    with pytest.raises(UserError, match="no name of a model"):
+    with pytest.raises(UserError, match="not a name of a model"):
         write_repository({"a/b": package}, tmp_path / "a", options=OPTIONS)
     assert not (tmp_path / "a").exists()
     arguments = ["triton-repository", str(tmp_path / "b"), str(package)]
