@@ -136,8 +136,9 @@ def _rendered(scores: pd.DataFrame, summary: dict[str, Any], unit: str) -> str:
         f"utterances with errors: {summary['sentence_errors']} of "
         f"{summary['sentences']}",
     ]
+    confusions = results.confusions(scores)
     for kind, title in ("sub", "substituted"), ("del", "deleted"), ("ins", "inserted"):
-        confused = results.confusions(scores).query("kind == @kind").head(_CONFUSIONS)
+        confused = confusions[confusions["kind"] == kind].head(_CONFUSIONS)
         pairs = [
             f"{hypothesis if kind == 'ins' else reference}"
             + (f" > {hypothesis}" if kind == "sub" else "")

@@ -129,14 +129,23 @@ def _parts(
         return [Part("", "", "", speaker, str(path))]
     if transcript_suffix(transcript.name, source) in TIMED_SUFFIXES:
         return list(_intervals(source, speaker, transcript))
-    lines = [line for _, line in read_lines(transcript) if line.strip()]
+    return [Part("", "", read_transcript(transcript), speaker, str(transcript))]
+
+
+def read_transcript(path: Path) -> str:
+    """Read a transcript without times, its lines joined by blanks.
+
+    Raises:
+        UserError: its lines are labels with times, or not UTF-8.
+    """
+    lines = [line for _, line in read_lines(path) if line.strip()]
     if lines and all(is_timed(line) for line in lines):
         raise UserError(
             "labels with times, as of HTK or Audacity, not a transcript",
-            file=transcript,
+            file=path,
             remedy="write the words alone, or a TextGrid",
         )
-    return [Part("", "", " ".join(lines), speaker, str(transcript))]
+    return " ".join(lines)
 
 
 def is_timed(line: str) -> bool:

@@ -10,46 +10,40 @@ from latflow.options import Options, PositiveInt
 
 
 class _Cmvn(Options):
-    """What the types of CMVN have in common.
+    """Base of the types of CMVN.
 
     Attributes:
         statistics: what statistics are taken over: each utterance by itself needs no
             others to be read before it.
+        needs_end: whether they are known at the end of the utterance only.
     """
 
     statistics: ClassVar[Literal["utterance", "speaker", "set"]] = "utterance"
+    needs_end: ClassVar[bool] = False
 
     @property
     def is_causal(self) -> bool:
-        """Whether no frame to come is needed, but for the first ones."""
-        return True
+        """Return whether no frame to come is needed, but for the first ones."""
+        return not self.needs_end
 
 
 class SpeakerCmvn(_Cmvn):
     """By the statistics of each speaker (Kaldi's usual way)."""
 
     statistics = "speaker"
+    needs_end = True
     type: Literal["speaker"] = "speaker"
     norm_vars: bool = False
     """Scale variances to one too, not only means to zero."""
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether no frame to come is needed."""
-        return False
 
 
 class UtteranceCmvn(_Cmvn):
     """By the statistics of each utterance."""
 
+    needs_end = True
     type: Literal["utterance"] = "utterance"
     norm_vars: bool = False
     """Scale variances to one too, not only means to zero."""
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether no frame to come is needed."""
-        return False
 
 
 class GlobalCmvn(_Cmvn):
@@ -76,7 +70,7 @@ class SlidingCmvn(_Cmvn):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no frame to come is needed, but for the first ones."""
+        """Return whether no frame to come is needed, but for the first ones."""
         return not self.center
 
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from latflow.corpus.folder import is_timed, transcript_tiers
+from latflow.corpus.folder import read_transcript, transcript_tiers
 from latflow.corpus.table import PATHS, TEXTS, table_rows
 from latflow.corpus.textgrid import Interval
 from latflow.corpus.words import WordForms
@@ -25,7 +25,6 @@ _TIMED = {".textgrid", ".vtt", ".srt"}
 _TABLES = {".csv", ".tsv", ".tab", ".jsonl"}
 _IDS = ("id", "utt_id", "utterance", "utterance_id", "key", "name")
 _TRN = re.compile(r"(.*)\(([^()]+)\)\s*")
-_EXAMPLES = 3  # that a message names
 
 Texts = dict[str, str]
 
@@ -97,14 +96,7 @@ def _of_file(path: Path) -> str:
         for tier in words or tiers:
             intervals += tier.intervals
         return " ".join(interval.text for interval in sorted(intervals))
-    lines = [line for _, line in read_lines(path) if line.strip()]
-    if lines and all(map(is_timed, lines)):
-        raise UserError(
-            "labels with times, as of HTK or Audacity, not a transcript",
-            file=path,
-            remedy="write the words alone",
-        )
-    return " ".join(lines)
+    return read_transcript(path)
 
 
 def _of_trn(path: Path) -> Iterator[tuple[str, str]]:
